@@ -1,0 +1,62 @@
+"""The Transformer family in one library: exact, fast, composable, resumable and drawable.
+
+import formers
+model = formers.create("decoder", vocab=256)
+out = model(tokens, targets)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Where each public name lives. They are imported when first used, so that the command line answers before torch is loaded.
+_HOMES = {
+    "members": "formers.family",
+    "spec": "formers.family",
+    "create": "formers.family",
+    "build": "formers.model",
+    "load": "formers.model",
+    "Spec": "formers.model",
+    "Model": "formers.model",
+    "Output": "formers.model",
+    "State": "formers.core",
+    "FormersError": "formers.core",
+    "attend": "formers.attention",
+    "explain": "formers.attention",
+    "generate": "formers.generation",
+    "train": "formers.training",
+    "patterns": "",
+}
+
+if TYPE_CHECKING:
+    from formers import patterns as patterns
+    from formers.attention import attend as attend
+    from formers.attention import explain as explain
+    from formers.core import FormersError as FormersError
+    from formers.core import State as State
+    from formers.family import create as create
+    from formers.family import members as members
+    from formers.family import spec as spec
+    from formers.generation import generate as generate
+    from formers.model import Model as Model
+    from formers.model import Output as Output
+    from formers.model import Spec as Spec
+    from formers.model import build as build
+    from formers.model import load as load
+    from formers.training import train as train
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'formers' has no attribute {name!r}")
+    home = _HOMES[name]
+    found = getattr(importlib.import_module(home), name) if home else importlib.import_module(f"formers.{name}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *sorted(_HOMES)]

@@ -1,0 +1,6 @@
+"""How keys are found and values mixed: the equation, its executors, and multi-head attention."""
+
+from formers.attention.attend import EXECUTORS, attend, choose, explain
+from formers.attention.multihead import Attention, DotProduct
+
+__all__ = ["EXECUTORS", "Attention", "DotProduct", "attend", "choose", "explain"]

@@ -1,0 +1,133 @@
+"""Attention over a pattern: checks the shapes, chooses an executor by type and configuration, and can say why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from formers.attention import dense, sdpa
+from formers.attention.request import Request
+from formers.core import FormersError, Positions, Range, nearest
+from formers.patterns import Full, Pattern
+
+
+class Executor(NamedTuple):
+    """A way to compute attention: why it cannot (or None), how it does, and what it is."""
+
+    refuses: Callable[[Request, Tensor, Tensor], str | None]
+    run: Callable[[Tensor, Tensor, Tensor, Request], Tensor]
+    about: str
+
+
+# In the order in which "auto" tries them; dense is last, and never refuses.
+EXECUTORS: dict[str, Executor] = {
+    "sdpa": Executor(sdpa.refuses, sdpa.run, "torch's fused kernel"),
+    "dense": Executor(dense.refuses, dense.run, "the equation, with its full matrix of weights"),
+}
+
+
+class Choice(NamedTuple):
+    """The executor that runs, and for those tried before it, why not."""
+
+    name: str
+    passed_over: dict[str, str]
+
+
+def choose(request: Request, q: Tensor, v: Tensor, how: str = "auto") -> Choice:
+    """The executor for a request: the first that does not refuse, or the one asked for."""
+    if how == "auto":
+        passed: dict[str, str] = {}
+        for name, executor in EXECUTORS.items():
+            why = executor.refuses(request, q, v)
+            if why is None:
+                return Choice(name, passed)
+            passed[name] = why
+    if how not in EXECUTORS:
+        raise FormersError(f"how={how!r} is not a way to attend: {nearest(how, [*EXECUTORS, 'auto'])}")
+    why = EXECUTORS[how].refuses(request, q, v)
+    if why is not None:
+        raise FormersError(f"how={how!r} cannot do this because {why}: use how='auto'.")
+    return Choice(how, {})
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: Pattern = Full(),
+    how: str = "auto",
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    queries: Positions | None = None,
+    keys: Positions | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """softmax(q k^T * scale + bias) v over the keys that the pattern allows; 0 for a query without keys.
+
+    q, k, v are (batch, heads, length, head_dim), v with a width of its own; mask (batch, keys) is True at real keys; scale is
+    1/sqrt(head_dim) unless given. Keys stand at positions 0, 1, ... and queries are the last of them (or, if there are more queries
+    than keys, begin at 0, too), unless `queries` and `keys` say otherwise. `how` is auto, or an executor's name.
+    """
+    request = _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout)
+    return EXECUTORS[choose(request, q, v, how).name].run(q, k, v, request)
+
+
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: Pattern = Full(),
+    how: str = "auto",
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    queries: Positions | None = None,
+    keys: Positions | None = None,
+    dropout: float = 0.0,
+) -> str:
+    """One sentence that says which executor `attend` would run, and why not those before it."""
+    request = _request(q, k, v, pattern, mask, bias, queries, keys, None, dropout)
+    choice = choose(request, q, v, how)
+    others = "".join(f"; not {name}, because {why}" for name, why in choice.passed_over.items())
+    return f"{choice.name} ({EXECUTORS[choice.name].about}){others}"
+
+
+def _request(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: Pattern,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    queries: Positions | None,
+    keys: Positions | None,
+    scale: float | None,
+    dropout: float,
+) -> Request:
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
+        raise FormersError(f"attend got {shapes}: each must be (batch, heads, length, head_dim).")
+    if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
+        raise FormersError(f"attend got {shapes}: q and k must agree in batch, heads and head_dim, and k and v in batch, heads and length.")
+    if not (q.dtype == k.dtype == v.dtype and q.is_floating_point()):
+        raise FormersError(f"attend got q {q.dtype}, k {k.dtype}, v {v.dtype}: give all three one floating-point type.")
+    n, m = q.shape[2], k.shape[2]
+    if mask is not None and (mask.shape != (q.shape[0], m) or mask.dtype != torch.bool):
+        raise FormersError(
+            f"mask is {mask.dtype} of shape {tuple(mask.shape)}: it must be bool of shape ({q.shape[0]}, {m}), True = a real key."
+        )
+    return Request(
+        pattern=pattern,
+        queries=Range(max(0, m - n), n) if queries is None else queries,
+        keys=Range(0, m) if keys is None else keys,
+        heads=q.shape[1],
+        scale=q.shape[3] ** -0.5 if scale is None else scale,
+        valid=mask,
+        bias=bias,
+        dropout=dropout,
+    )

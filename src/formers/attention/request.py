@@ -1,0 +1,70 @@
+"""What is asked of an executor, and the boolean mask that a pattern makes of positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from formers.core import Positions, Range
+from formers.patterns import Pattern
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One attention: who may see whom (pattern, positions, valid), what is added to the scores, and the rates."""
+
+    pattern: Pattern
+    queries: Positions
+    keys: Positions
+    heads: int
+    scale: float
+    valid: Tensor | None = None
+    """(batch, keys) bool, True = a real key."""
+    bias: Tensor | None = None
+    """Added to the scores; broadcasts to (batch, heads, queries, keys)."""
+    dropout: float = 0.0
+
+    @property
+    def square(self) -> bool:
+        """Whether queries and keys are the same contiguous tokens."""
+        return isinstance(self.queries, Range) and self.queries == self.keys
+
+    @property
+    def open(self) -> bool:
+        """Whether every query sees every key, known from types and integers alone."""
+        if self.valid is not None or not isinstance(self.queries, Range) or not isinstance(self.keys, Range):
+            return False
+        return self.pattern.covers(self.queries, self.keys)
+
+    def mask(self, device: torch.device) -> Tensor | None:
+        """True where a query may see a key, broadcasting to (batch, heads, queries, keys); None where all may."""
+        if self.open:
+            return None
+        if isinstance(self.queries, Range) and isinstance(self.keys, Range):
+            if self.valid is not None and self.pattern.covers(self.queries, self.keys):
+                return self.valid[:, None, None, :]
+            make = _table if torch.compiler.is_compiling() else _cached_table
+            allowed = make(self.pattern, self.queries, self.keys, self.heads, device)
+        else:
+            i, j = self.queries.tensor(device), self.keys.tensor(device)
+            allowed = _allowed(self.pattern, i, j, self.heads)
+            allowed = allowed & (j >= 0)[..., None, None, :]
+        if self.valid is not None:
+            allowed = allowed & self.valid[:, None, None, :]
+        return allowed
+
+
+def _allowed(pattern: Pattern, i: Tensor, j: Tensor, heads: int) -> Tensor:
+    """allows(i, j, head) over query positions (..., q) and key positions (..., k), as (..., heads or 1, q, k)."""
+    head = torch.arange(heads, device=i.device)[:, None, None] if pattern.by_head else 0
+    return torch.as_tensor(pattern.allows(i[..., None, :, None], j[..., None, None, :], head))
+
+
+def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Tensor:
+    return _allowed(pattern, queries.tensor(device), keys.tensor(device), heads)
+
+
+_cached_table = lru_cache(maxsize=64)(_table)

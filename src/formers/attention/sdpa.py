@@ -1,0 +1,28 @@
+"""Attention by torch's fused scaled_dot_product_attention: the same function as dense, without its matrix where torch has a kernel."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from formers.attention.request import Request
+from formers.patterns import Causal
+
+
+def refuses(request: Request, q: Tensor, v: Tensor) -> str | None:
+    """Why the fused kernel cannot do this, or None where it can."""
+    if request.keys.length == 0:
+        return "there are no keys at all"
+    return None
+
+
+def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
+    """Attention by the fused kernel."""
+    if isinstance(request.pattern, Causal) and request.square and request.valid is None and request.bias is None:
+        # is_causal aligns queries and keys at their first element: right only where both are the same tokens.
+        return scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=request.dropout, scale=request.scale)
+    allowed = request.mask(q.device)
+    if request.bias is not None:
+        bias = request.bias.to(q.dtype)
+        allowed = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
+    return scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=request.dropout, scale=request.scale)

@@ -1,0 +1,5 @@
+"""What the family is measured against."""
+
+from formers.baselines.counts import CountModel
+
+__all__ = ["CountModel"]

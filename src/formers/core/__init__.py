@@ -1,0 +1,23 @@
+"""What every part stands on: positions, state, the frozen spec base, errors and keyed random numbers."""
+
+from formers.core.errors import FormersError, nearest
+from formers.core.part import Part, Slot
+from formers.core.positions import Index, Positions, Range
+from formers.core.sizes import Sizes
+from formers.core.state import Cache, State
+from formers.core.stream import Stream, compact
+
+__all__ = [
+    "Cache",
+    "FormersError",
+    "Index",
+    "Part",
+    "Positions",
+    "Range",
+    "Sizes",
+    "Slot",
+    "State",
+    "Stream",
+    "compact",
+    "nearest",
+]

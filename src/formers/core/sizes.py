@@ -1,0 +1,19 @@
+"""The sizes a part needs to build its module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Model width, heads, width of a head's keys and values, training length, depth steps and dropout rates."""
+
+    dim: int
+    heads: int
+    head_dim: int
+    value_dim: int
+    length: int
+    steps: int
+    dropout: float
+    attention_dropout: float

@@ -1,0 +1,142 @@
+"""What a stream leaves behind for its continuation: a value that goes in and comes out, indexed by depth step.
+
+No module stores state. A `Cache` shares one growing buffer with the caches it was appended from, as slices do: appending writes
+in place only behind the newest end of the buffer, and copies otherwise, so that two continuations of one state never
+disturb each other and a token costs no copy of its past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from formers.core.errors import FormersError
+from formers.core.positions import EMPTY, Index, Positions, Range, join
+
+ROOM = 64
+"""Free places that a buffer is given, at least, when it must grow."""
+
+
+class _Buffer:
+    """Room for keys and values, of which the first `used` places have been written."""
+
+    def __init__(self, keys: Tensor, values: Tensor, used: int) -> None:
+        self.keys, self.values, self.used = keys, values, used
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys (batch, heads, n, head_dim) and values (batch, heads, n, value_dim) of the n tokens at `positions`."""
+
+    keys: Tensor
+    values: Tensor
+    positions: Positions
+    buffer: _Buffer | None = None
+    start: int = 0
+    """Where in the buffer the keys begin."""
+
+    def append(self, keys: Tensor, values: Tensor, positions: Positions) -> Cache:
+        """The cache with further keys and values behind its own."""
+        where = join(self.positions, positions, keys.shape[0])
+        if torch.compiler.is_compiling() or keys.requires_grad:
+            return Cache(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2), where)
+        n, more = self.keys.shape[2], keys.shape[2]
+        buffer, start = self.buffer, self.start
+        if buffer is None or not self._extends(buffer, start + n, more, keys):
+            size = n + more + max(ROOM, (n + more) // 2)
+            buffer, start = _Buffer(_grow(self.keys, size), _grow(self.values, size), n), 0
+        end = start + n + more
+        buffer.keys[:, :, end - more : end] = keys
+        buffer.values[:, :, end - more : end] = values
+        buffer.used = end
+        return Cache(buffer.keys[:, :, start:end], buffer.values[:, :, start:end], where, buffer, start)
+
+    def _extends(self, buffer: _Buffer, end: int, more: int, keys: Tensor) -> bool:
+        """Whether this cache ends where its buffer's written part ends, with room for more behind it."""
+        frozen = buffer.keys.is_inference() and not torch.is_inference_mode_enabled()
+        same = buffer.keys.dtype == keys.dtype and buffer.keys.shape[0] == keys.shape[0]
+        return end == buffer.used and end + more <= buffer.keys.shape[2] and same and not frozen
+
+    def last(self, n: int) -> Cache:
+        """The cache of its last n tokens only; nothing is copied."""
+        drop = self.keys.shape[2] - n
+        if drop <= 0:
+            return self
+        if isinstance(self.positions, Range):
+            where: Positions = Range(self.positions.start + drop, n)
+        else:
+            where = Index(self.positions.index[..., drop:], self.positions.stop)
+        return Cache(self.keys[:, :, drop:], self.values[:, :, drop:], where, self.buffer, self.start + drop)
+
+    def detach(self) -> Cache:
+        """The cache without its history of gradients."""
+        return replace(self, keys=self.keys.detach(), values=self.values.detach())
+
+    def reset(self, done: Tensor) -> Cache:
+        """The cache in which the rows marked in done (batch,) are empty."""
+        index = self.positions.tensor(done.device).expand(done.shape[0], -1)
+        return replace(self, positions=Index(index.masked_fill(done[:, None], EMPTY), self.positions.stop))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Cache:
+        """The cache with each of its tensors, batch first, changed."""
+        where = self.positions
+        if isinstance(where, Index):
+            where = Index(change(where.index), where.stop)
+        return Cache(change(self.keys), change(self.values), where)
+
+
+Entry = Cache
+"""What one sublayer leaves behind at one depth step."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The exact continuation of a stream: what every sublayer left behind, and where the next token stands."""
+
+    batch: int
+    steps: tuple[tuple[Entry | None, ...], ...] = ()
+    """By depth step, then by sublayer."""
+    next: int | Tensor = 0
+    """Position of the next token; (batch,) once the rows differ."""
+    bound: int = 0
+    """No row has read more tokens than this: a plain integer, so that nobody looks into a tensor."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has been read."""
+        return not self.steps
+
+    def places(self, length: int, device: torch.device) -> Positions:
+        """The positions of the next `length` tokens."""
+        if isinstance(self.next, int):
+            return Range(self.next, length)
+        return Index(self.next[:, None] + torch.arange(length, device=device), self.bound + length)
+
+    def reset(self, done: Tensor) -> State:
+        """The state in which the rows marked in done (batch,) bool start anew."""
+        if done.shape != (self.batch,) or done.dtype != torch.bool:
+            raise FormersError(f"reset got {done.dtype} of shape {tuple(done.shape)}: give one bool a row, shape ({self.batch},).")
+        if self.empty:
+            return self
+        start = torch.as_tensor(self.next, device=done.device).expand(self.batch)
+        steps = tuple(tuple(e and e.reset(done) for e in step) for step in self.steps)
+        return replace(self, steps=steps, next=start.masked_fill(done, 0))
+
+    def map(self, change: Callable[[Tensor], Tensor], batch: int | None = None) -> State:
+        """The state with each of its tensors, batch first, changed."""
+        steps = tuple(tuple(e and e.map(change) for e in step) for step in self.steps)
+        start = change(self.next) if isinstance(self.next, Tensor) else self.next
+        return replace(self, batch=self.batch if batch is None else batch, steps=steps, next=start)
+
+    def select(self, rows: Tensor) -> State:
+        """The state of the given rows (n,), each as often as it is named."""
+        return self.map(lambda t: t.index_select(0, rows), batch=len(rows))
+
+
+def _grow(x: Tensor, size: int) -> Tensor:
+    grown = x.new_empty(*x.shape[:2], size, x.shape[3])
+    grown[:, :, : x.shape[2]] = x
+    return grown

@@ -1,0 +1,55 @@
+"""What a stack knows about the tokens it is reading, and the normal form of padded batches.
+
+Padded rows are *compacted*: their real tokens are moved to the front, everything is computed as if the padding had always been on
+the right, and the result is moved back. A row padded on the left, on the right or in the middle then equals the row alone,
+positions stay contiguous integers, and under a causal pattern no real token can see padding, so that no mask is needed at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from formers.core.positions import Positions
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Tokens on their way through a stack: where they stand, which are real, and whether to keep what a continuation needs."""
+
+    positions: Positions
+    valid: Tensor | None = None
+    """(batch, length) bool, True = a real token; None where all are. Real tokens come first in every row."""
+    keep: bool = False
+    """Whether sublayers return what a continuation of the stream needs."""
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """An order of each row that puts real tokens first, its inverse, and which places then hold real tokens."""
+
+    order: Tensor
+    inverse: Tensor
+    valid: Tensor
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Rows (batch, length, ...) with their real tokens first."""
+        return _gather(x, self.order)
+
+    def undo(self, x: Tensor) -> Tensor:
+        """Rows in their original order, zero where there was padding."""
+        shape = self.valid.shape + (1,) * (x.dim() - 2)
+        return _gather(x * self.valid.view(shape).to(x.dtype), self.inverse)
+
+
+def compact(mask: Tensor) -> Compaction:
+    """The compaction of rows whose real tokens are marked in mask (batch, length)."""
+    order = torch.argsort(mask.logical_not().to(torch.uint8), dim=1, stable=True)
+    return Compaction(order, torch.argsort(order, dim=1), mask.gather(1, order))
+
+
+def _gather(x: Tensor, order: Tensor) -> Tensor:
+    index = order.view(order.shape + (1,) * (x.dim() - 2))
+    return x.gather(1, index.expand(order.shape + x.shape[2:]))

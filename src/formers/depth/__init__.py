@@ -1,0 +1,6 @@
+"""How often, and with which weights, a block is applied."""
+
+from formers.depth.base import Depth
+from formers.depth.stacked import Shared, Stacked
+
+__all__ = ["Depth", "Shared", "Stacked"]

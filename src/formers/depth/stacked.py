@@ -1,0 +1,54 @@
+"""A fixed number of steps, each with its own weights or all with the same.
+
+x^{t+1} = Block_t(x^t)     t = 0 ... n-1                                           E13
+x^{t+1} = Block(x^t)       the same weights at every step                          E14
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from formers.depth.base import Depth, DepthModule, Step
+
+
+class Stacked(Depth):
+    """`layers` blocks, one after the other."""
+
+    layers: PositiveInt
+
+    @property
+    def steps(self) -> int:
+        return self.layers
+
+    def build(self, block: Callable[[], nn.Module]) -> DepthModule:
+        return StackedBlocks([block() for _ in range(self.layers)], self.layers)
+
+
+class Shared(Depth):
+    """One block, applied `layers` times."""
+
+    layers: PositiveInt
+
+    @property
+    def steps(self) -> int:
+        return self.layers
+
+    def build(self, block: Callable[[], nn.Module]) -> DepthModule:
+        return StackedBlocks([block()], self.layers)
+
+
+class StackedBlocks(DepthModule):
+    """Applies its blocks in turn, beginning again where there are fewer of them than steps."""
+
+    def __init__(self, blocks: list[nn.Module], steps: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.steps = steps
+
+    def forward(self, x: Tensor, step: Step) -> tuple[Tensor, dict[str, Tensor]]:
+        for t in range(self.steps):
+            x = step(self.blocks[t % len(self.blocks)], t, x)  # E13, E14
+        return x, {}

@@ -1,0 +1,64 @@
+"""The table of members, and the public `members`, `spec` and `create`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from formers.core import FormersError, nearest
+from formers.family import transformer
+from formers.model import Model, Spec, build
+
+
+class Member(NamedTuple):
+    """A named recipe, its presets (name to options), and the training settings its paper asks for."""
+
+    recipe: Callable[..., Spec]
+    presets: Mapping[str, Mapping[str, Any]]
+    training: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def options(self) -> list[str]:
+        """The names of the sizes and choices the recipe takes."""
+        return list(inspect.signature(self.recipe).parameters)
+
+
+MEMBERS: dict[str, Member] = {
+    "transformer": Member(transformer.transformer, {"base": transformer.BASE}, {"schedule": "inverse-sqrt", "weight_decay": 0.0}),
+    "encoder": Member(transformer.encoder, {"base": transformer.BASE}),
+    "decoder": Member(transformer.decoder, {"base": transformer.BASE}),
+}
+
+
+def members() -> list[str]:
+    """The names of all members."""
+    return list(MEMBERS)
+
+
+def member(name: str) -> Member:
+    """The member of a name."""
+    if name not in MEMBERS:
+        raise FormersError(f"there is no member {name!r}: {nearest(name, MEMBERS)}")
+    return MEMBERS[name]
+
+
+def spec(name: str, *, preset: str | None = None, **options: Any) -> Spec:
+    """The frozen spec of a member: its small defaults, or a preset ("base" is the paper's), changed by options."""
+    known = member(name)
+    if preset is not None and preset not in known.presets:
+        raise FormersError(f"{name} has no preset {preset!r}: {nearest(preset, known.presets)}")
+    for option in options:
+        if option not in known.options:
+            raise FormersError(f"{name} has no option {option!r}: {nearest(option, known.options)}")
+    chosen = {**(known.presets[preset] if preset else {}), **options}
+    for option, parameter in inspect.signature(known.recipe).parameters.items():
+        if parameter.default is inspect.Parameter.empty and option not in chosen:
+            raise FormersError(f"{name} needs {option!r}: give it a value.")
+    return known.recipe(**chosen)
+
+
+def create(name: str, *, preset: str | None = None, **options: Any) -> Model:
+    """The model of a member, freshly initialised: build(spec(name, ...))."""
+    return build(spec(name, preset=preset, **options))

@@ -1,0 +1,113 @@
+"""The Transformer of Vaswani et al. (2017), three ways: encoder-decoder, encoder, decoder.
+
+Equations E1-E18; docs/transformer.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from formers.depth import Stacked
+from formers.family.parts import position as positions
+from formers.family.parts import residual
+from formers.feedforward import Dense
+from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.model import Spec
+from formers.patterns import Causal, Full
+
+# The paper's base model: 6 layers of width 512, post-norm, sinusoidal positions, ReLU (table 3).
+BASE = {
+    "dim": 512, "heads": 8, "layers": 6, "hidden": 2048, "length": 512, "dropout": 0.1,
+    "norm": "post", "position": "sinusoidal", "activation": "relu",
+}  # fmt: skip
+
+
+def transformer(
+    *,
+    vocab: int,
+    source_vocab: int | None = None,
+    dim: int = 128,
+    heads: int = 4,
+    head_dim: int | None = None,
+    value_dim: int | None = None,
+    layers: int = 3,
+    hidden: int | None = None,
+    length: int = 128,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    norm: str = "post",
+    position: str = "sinusoidal",
+    activation: str = "relu",
+    label_smoothing: float = 0.1,
+    tied: bool = True,
+    embedding_scale: str = "input",
+) -> Spec:
+    """The encoder-decoder: reads a source, writes a target. Without source_vocab both sides share one vocabulary and embedding."""
+    common: dict[str, Any] = dict(
+        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
+        attention_dropout=attention_dropout, embedding_scale=embedding_scale, position=positions(position), residual=residual(norm),
+        depth=Stacked(layers=layers), feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+    )  # fmt: skip
+    encoder = Spec(name="transformer's encoder", vocab=source_vocab, pattern=Full(), head=NoHead(), **common)
+    head = LanguageModel(tied=tied, label_smoothing=label_smoothing)
+    return Spec(name="transformer", vocab=vocab, pattern=Causal(), head=head, encoder=encoder, **common)
+
+
+def encoder(
+    *,
+    vocab: int | None = None,
+    features: int | None = None,
+    classes: int | None = None,
+    pool: str = "mean",
+    dim: int = 128,
+    heads: int = 4,
+    head_dim: int | None = None,
+    value_dim: int | None = None,
+    layers: int = 4,
+    hidden: int | None = None,
+    length: int = 256,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    norm: str = "pre",
+    position: str = "sinusoidal",
+    activation: str = "gelu",
+    tied: bool = True,
+    embedding_scale: str = "input",
+) -> Spec:
+    """The encoder alone: a masked language model, or with `classes` a classifier of whole sequences."""
+    return Spec(
+        name="encoder", vocab=vocab, features=features, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
+        dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
+        position=positions(position), pattern=Full(), residual=residual(norm), depth=Stacked(layers=layers),
+        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        head=MaskedLM(tied=tied) if classes is None else Classify(classes=classes, pool=pool),
+    )  # fmt: skip
+
+
+def decoder(
+    *,
+    vocab: int,
+    dim: int = 128,
+    heads: int = 4,
+    head_dim: int | None = None,
+    value_dim: int | None = None,
+    layers: int = 4,
+    hidden: int | None = None,
+    length: int = 256,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    norm: str = "pre",
+    position: str = "sinusoidal",
+    activation: str = "gelu",
+    label_smoothing: float = 0.0,
+    tied: bool = True,
+    embedding_scale: str = "input",
+) -> Spec:
+    """The decoder alone: a language model that predicts each token from those before it."""
+    return Spec(
+        name="decoder", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
+        dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
+        position=positions(position), pattern=Causal(), residual=residual(norm), depth=Stacked(layers=layers),
+        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        head=LanguageModel(tied=tied, label_smoothing=label_smoothing),
+    )  # fmt: skip

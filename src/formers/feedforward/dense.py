@@ -1,0 +1,70 @@
+"""The position-wise feed-forward network (Vaswani et al., 2017, section 3.3).
+
+FFN(x) = f(x W_1 + b_1) W_2 + b_2            f = ReLU (the paper) or GELU            E9
+FFN(x) = (silu(x W_g) * x W_1) W_2           SwiGLU (Shazeer, 2020), without biases  E10
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from formers.core import Sizes, Stream
+from formers.feedforward.base import FeedForward
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+class Dense(FeedForward):
+    """Two linear maps with a non-linearity between; `gelu-tanh` is the approximation that GPT-2 uses."""
+
+    hidden: PositiveInt
+    activation: Literal["relu", "gelu", "gelu-tanh", "swiglu"] = "relu"
+
+    def build(self, sizes: Sizes) -> nn.Module:
+        if self.activation == "swiglu":
+            return GatedFeedForward(sizes.dim, self.hidden)
+        return DenseFeedForward(sizes.dim, self.hidden, self.activation)
+
+
+class DenseFeedForward(nn.Module):
+    """f(x W_1 + b_1) W_2 + b_2."""
+
+    def __init__(self, dim: int, hidden: int, activation: str) -> None:
+        super().__init__()
+        self.activation = activation
+        self.into = nn.Linear(dim, hidden)
+        self.out = nn.Linear(hidden, dim)
+        for linear in (self.into, self.out):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
+        """y (batch, length, dim); nothing is left behind."""
+        return self.out(ACTIVATIONS[self.activation](self.into(x))), None  # E9
+
+
+class GatedFeedForward(nn.Module):
+    """(silu(x W_g) * x W_1) W_2."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.into = nn.Linear(dim, 2 * hidden, bias=False)
+        self.out = nn.Linear(hidden, dim, bias=False)
+        for weight in (*torch.split(self.into.weight, hidden), self.out.weight):
+            nn.init.xavier_uniform_(weight)
+
+    def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
+        """y (batch, length, dim); nothing is left behind."""
+        gate, value = self.into(x).chunk(2, dim=-1)
+        return self.out(F.silu(gate) * value), None  # E10

@@ -1,0 +1,7 @@
+"""What a model is for: logits and their loss."""
+
+from formers.heads.base import Head, NoHead
+from formers.heads.classify import Classify
+from formers.heads.language import LanguageModel, MaskedLM
+
+__all__ = ["Classify", "Head", "LanguageModel", "MaskedLM", "NoHead"]

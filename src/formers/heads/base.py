@@ -1,0 +1,49 @@
+"""The head slot: logits from the last hidden states, and named losses from logits and targets."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from formers.core import FormersError, Slot
+
+IGNORED = -100
+"""The target that counts for no loss."""
+
+
+class HeadModule(nn.Module):
+    """Turns hidden states into logits and losses."""
+
+    def forward(
+        self, hidden: Tensor, table: Tensor | None, targets: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """Logits and named losses of hidden (batch, length, dim), given the embedding table (vocab, dim), targets, and real tokens."""
+        return None, {}
+
+
+class Head(Slot):
+    """What a model is for."""
+
+    def build(self, dim: int, vocab: int | None, scale: float) -> HeadModule:
+        """The module; `scale` multiplies logits that are made with the embedding table."""
+        return HeadModule()
+
+
+class NoHead(Head):
+    """Hidden states alone, as an encoder gives them to a decoder."""
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Mean of -sum_c t_c log p_c over targets that are not -100; t is one-hot, smoothed towards uniform; 0 if none counts.  E15"""
+    if targets.shape != logits.shape[:-1] or targets.dtype != torch.int64:
+        raise FormersError(
+            f"targets are {targets.dtype} of shape {tuple(targets.shape)}: give int64 of shape {tuple(logits.shape[:-1])}, -100 = ignored."
+        )
+    flat, goal = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    try:
+        total = F.cross_entropy(flat, goal, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)  # E15
+    except IndexError:
+        wrong = goal[(goal != IGNORED) & ((goal < 0) | (goal >= flat.shape[-1]))][0].item()
+        raise FormersError(f"target {wrong} is not a class: targets must be 0 ... {flat.shape[-1] - 1}, or -100 to ignore.") from None
+    return total / (goal != IGNORED).sum().clamp(min=1)

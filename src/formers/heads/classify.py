@@ -1,0 +1,44 @@
+"""One class for the whole sequence.
+
+logits = W pool(h) + b         pool = mean over real tokens, or the first of them  E17
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from formers.heads.base import Head, HeadModule, cross_entropy
+
+
+class Classify(Head):
+    """A class per sequence; targets (batch,)."""
+
+    classes: PositiveInt
+    pool: Literal["mean", "first"] = "mean"
+
+    def build(self, dim: int, vocab: int | None, scale: float) -> HeadModule:
+        return ClassHead(dim, self.classes, self.pool)
+
+
+class ClassHead(HeadModule):
+    """Pools, then projects."""
+
+    def __init__(self, dim: int, classes: int, pool: str) -> None:
+        super().__init__()
+        self.pool = pool
+        self.out = nn.Linear(dim, classes)
+
+    def forward(
+        self, hidden: Tensor, table: Tensor | None, targets: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        if mask is None:
+            pooled = hidden.mean(dim=1) if self.pool == "mean" else hidden[:, 0]
+        else:
+            real = mask if self.pool == "mean" else mask & (mask.cumsum(dim=1) == 1)
+            weight = real[..., None].to(hidden.dtype)
+            pooled = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
+        logits = self.out(pooled)  # E17
+        return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, targets)}

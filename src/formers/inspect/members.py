@@ -1,0 +1,173 @@
+"""A member of the family, described: its slots, sizes, parameters, one block drawn, and the options its recipe takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from formers.core import Slot
+from formers.family import MEMBERS
+from formers.family import spec as spec_of
+from formers.family.members import Member, member
+from formers.inspect.blocks import draw_block
+from formers.inspect.parameters import parameter_parts, weightless
+from formers.inspect.terminal import sayable
+from formers.inspect.words import spell
+from formers.model import Spec
+
+VOCAB = 256
+"""The vocabulary of a description that is given none: bytes."""
+BAR = 30
+"""Characters that stand for all parameters of a model."""
+
+
+class Stack(NamedTuple):
+    """One stack of a member and what to call it."""
+
+    title: str
+    spec: Spec
+
+    @property
+    def slots(self) -> dict[str, Slot]:
+        """The part that stands in each slot."""
+        fields = {name: getattr(self.spec, name) for name in type(self.spec).model_fields}
+        return {name: value for name, value in fields.items() if isinstance(value, Slot)}
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes and rates that have a value."""
+        derived = {"head_dim": self.spec.sizes.head_dim, "value_dim": self.spec.sizes.value_dim}
+        fields = {name: getattr(self.spec, name) for name in type(self.spec).model_fields if name not in ("name", "encoder", *self.slots)}
+        return {name: value for name, value in {**fields, **derived}.items() if value is not None}
+
+
+def members_facts() -> list[dict[str, Any]]:
+    """The members, ready for JSON: name, what it is in a line, its presets."""
+    return [{"name": name, "about": about(known), "presets": list(known.presets)} for name, known in MEMBERS.items()]
+
+
+def list_members(encoding: str = "utf-8") -> Table:
+    """The members as a table: name, what it is in a line, its presets."""
+    table = _table("member", "what it is", "presets")
+    for fact in members_facts():
+        table.add_row(Text(fact["name"], "bold"), sayable(fact["about"], encoding), ", ".join(fact["presets"]))
+    return table
+
+
+def about(known: Member) -> str:
+    """What a member is: the first line of its recipe's docstring."""
+    return (inspect.getdoc(known.recipe) or "").partition("\n")[0]
+
+
+def member_spec(name: str, vocab: int | None = None, preset: str | None = None, options: Mapping[str, Any] | None = None) -> Spec:
+    """The spec to describe: options change the preset, and a vocabulary of 256 stands in where nothing says what the member reads."""
+    known, chosen = member(name), dict(options or {})
+    given = {**known.presets.get(preset or "", {}), **chosen}
+    if vocab is not None:
+        chosen.setdefault("vocab", vocab)
+    elif "vocab" in known.options and "vocab" not in given and "features" not in given:
+        chosen["vocab"] = VOCAB
+    return spec_of(name, preset=preset, **chosen)
+
+
+def member_facts(name: str, vocab: int | None = None, preset: str | None = None, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Everything that a description says, ready for JSON."""
+    known, spec = member(name), member_spec(name, vocab, preset, options)
+    model = weightless(spec)
+    return {
+        "name": name,
+        "about": about(known),
+        "preset": preset,
+        "stacks": [
+            {"title": stack.title, "slots": {k: v.model_dump(mode="json") for k, v in stack.slots.items()}, "sizes": stack.sizes}
+            for stack in _stacks(spec)
+        ],
+        "parameters": {"total": model.parameter_count(), "parts": parameter_parts(model)},
+        "options": {
+            option: {"required": parameter.default is parameter.empty}
+            | ({} if parameter.default is parameter.empty else {"default": parameter.default})
+            for option, parameter in inspect.signature(known.recipe).parameters.items()
+        },
+        "presets": {preset: dict(values) for preset, values in known.presets.items()},
+    }
+
+
+def describe_member(
+    name: str, vocab: int | None = None, preset: str | None = None, options: Mapping[str, Any] | None = None, encoding: str = "utf-8"
+) -> Group:
+    """The description of a member for rich to print: what it is, slots and sizes, parameters, one block, and its options."""
+    facts, spec = member_facts(name, vocab, preset, options), member_spec(name, vocab, preset, options)
+    title = Text(name, "bold").append(f" ({preset})" if preset else "", "not bold")
+    parts: list[RenderableType] = [
+        title,
+        Text(sayable(facts["about"], encoding)),
+        _slots(_stacks(spec)),
+        _sizes(_stacks(spec)),
+        _parameters(facts["parameters"], encoding),
+        Text(),
+        Text(draw_block(spec, encoding), no_wrap=True),
+        Text(),
+        _options(facts),
+    ]
+    return Group(*parts)
+
+
+def _stacks(spec: Spec) -> list[Stack]:
+    if spec.encoder is None:
+        return [Stack("value", spec)]
+    return [Stack("encoder", spec.encoder), Stack("decoder", spec)]
+
+
+def _slots(stacks: list[Stack]) -> Table:
+    """A row for each slot; one column for stacks that have the same part there would hide that there are two."""
+    table = _table("slot", *(stack.title for stack in stacks))
+    for slot in stacks[-1].slots:
+        table.add_row(slot, *(spell(stack.slots[slot], defaults=True) for stack in stacks))
+    return table
+
+
+def _sizes(stacks: list[Stack]) -> Table:
+    table = _table("size", *(stack.title for stack in stacks))
+    for size in stacks[-1].sizes:
+        table.add_row(size, *(str(stack.sizes.get(size, "shared" if size == "vocab" else "")) for stack in stacks))
+    return table
+
+
+def _parameters(facts: Mapping[str, Any], encoding: str) -> Table:
+    """A row for each part that the member has, with its share drawn."""
+    total = facts["total"]
+    table = _table("parameters", "number", "share")
+    table.columns[1].justify = table.columns[2].justify = "right"
+    table.add_column("")
+    for part, count in facts["parts"].items():
+        if count or part == "head":
+            note = "█" * round(BAR * count / total) if count else "shares the embedding's table"
+            table.add_row(part, f"{count:,}", f"{100 * count / total:.1f}%", sayable(note, encoding))
+    table.add_row("total", f"{total:,}", "", "", style="bold")
+    return table
+
+
+def _options(facts: Mapping[str, Any]) -> Table:
+    """A row for each option of the recipe, with its default and what each preset makes of it."""
+    table = _table("option", "default", *facts["presets"])
+    for option, fact in facts["options"].items():
+        default = "required" if fact["required"] else _shown(fact["default"])
+        table.add_row(option, default, *(_shown(values[option]) if option in values else "" for values in facts["presets"].values()))
+    return table
+
+
+def _shown(value: object) -> str:
+    return "unset" if value is None else str(value)
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=True, pad_edge=False, header_style="dim")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    return table

@@ -1,0 +1,103 @@
+"""The sinusoids of E7, seen: a heat map with a row for each position and a column for each dimension."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
+from torch import Tensor
+
+from formers.core import FormersError
+from formers.inspect.picture import TEXT, new_figure, save_figure, tidy, write_caption
+from formers.inspect.terminal import has_unicode, lines_of, margin, ruler, sayable
+from formers.position import sinusoid
+
+LONGEST = 4096
+"""The largest length and dim that are worth a drawing."""
+COLOURS = ((-1.0, (33, 102, 172)), (0.0, (247, 247, 247)), (1.0, (178, 24, 43)))
+"""From -1 over 0 to 1: blue, white, red, as (value, (red, green, blue))."""
+SHADES, LETTERS = " ░▒▓█", " .:-=+*#%@"
+
+
+def draw_sinusoid(length: int = 64, dim: int = 64, columns: int = 80, encoding: str = "utf-8", colour: bool = True) -> Text:
+    """PE as text for rich to print: two positions a line in colour, or one a line in shades; dimensions that do not fit are skipped."""
+    table = _table(length, dim)
+    left = margin("", length)
+    room = max(columns - len(left), 8)
+    each = -(-dim // room)
+    each += 1 - each % 2  # an odd step shows sines and cosines in turn, an even one only sines
+    shown = table[:, ::each]
+    drawing = Text(sayable(" position ↓  dimension →\n", encoding))
+    drawing.append(left + ruler(shown.shape[1], 1, each) + "\n")
+    drawing.append(_colours(shown) if colour and has_unicode(encoding) else _shades(shown, has_unicode(encoding)))
+    words = _caption(length, dim) + (f" One dimension in {each} is shown." if each > 1 else "")
+    drawing.append("\n" + "\n".join(lines_of(words, columns)))
+    return drawing
+
+
+def save_sinusoid(path: str | Path, length: int = 64, dim: int = 64) -> Path:
+    """Writes PE as a picture, .png or .svg, and returns its path."""
+    table = _table(length, dim)
+    figure = new_figure(path, 5.6, 4.4)
+    axes = figure.subplots()
+    image = axes.imshow(
+        table.numpy(), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="none", aspect="auto", extent=(-0.5, dim - 0.5, length - 0.5, -0.5)
+    )
+    axes.set_xlabel("dimension", fontsize=8, color=TEXT)
+    axes.set_ylabel("position", fontsize=8, color=TEXT)
+    axes.locator_params(integer=True)
+    tidy(axes)
+    bar = figure.colorbar(image, ax=axes, ticks=[-1, 0, 1], fraction=0.04, pad=0.02)
+    tidy(bar.ax)
+    bar.outline.set_visible(False)
+    write_caption(figure, _caption(length, dim))
+    return save_figure(figure, path)
+
+
+def _table(length: int, dim: int) -> Tensor:
+    """PE (length, dim), after refusing sizes that cannot be drawn."""
+    for name, size in (("length", length), ("dim", dim)):
+        if not 1 <= size <= LONGEST:
+            raise FormersError(f"{name}={size} cannot be drawn: give 1 ... {LONGEST}.")
+    return sinusoid(torch.arange(length), dim)
+
+
+def _caption(length: int, dim: int) -> str:
+    return f"Sinusoidal positions, length {length}, dim {dim}: sines in even dimensions, cosines in odd ones."
+
+
+def _colours(table: Tensor) -> Text:
+    """Two positions a line: the upper half of a cell has the colour of the first, the lower that of the second."""
+    rows = table.tolist()
+    length = len(rows)
+    drawing = Text()
+    for top in range(0, length, 2):
+        drawing.append(margin(str(top) if top % 8 == 0 else "", length))
+        for column, value in enumerate(rows[top]):
+            below = _colour(rows[top + 1][column]) if top + 1 < length else None
+            drawing.append("▀", Style(color=_colour(value), bgcolor=below))
+        drawing.append("\n")
+    return drawing
+
+
+def _colour(value: float) -> Color:
+    """The colour of a value in -1 ... 1, between its two neighbours in COLOURS."""
+    for (low, first), (high, second) in pairwise(COLOURS):
+        if value <= high:
+            break
+    share = min(max((value - low) / (high - low), 0.0), 1.0)
+    red, green, blue = (round(a + share * (b - a)) for a, b in zip(first, second, strict=True))
+    return Color.from_rgb(red, green, blue)
+
+
+def _shades(table: Tensor, unicode: bool) -> str:
+    """One position a line: -1 is blank and 1 the darkest mark."""
+    marks = SHADES if unicode else LETTERS
+    level = ((table + 1) / 2 * len(marks)).long().clamp(0, len(marks) - 1).tolist()
+    length = len(level)
+    rows = ["".join(marks[v] for v in row).rstrip() for row in level]
+    return "".join(margin(str(i) if i % 4 == 0 else "", length) + row + "\n" for i, row in enumerate(rows))

@@ -1,0 +1,76 @@
+"""Every combination that cannot work, in one table, refused before a weight is allocated, with the reason and the alternative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from formers.core import FormersError
+from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.model.spec import Spec
+
+
+class Refusal(NamedTuple):
+    """A combination that cannot work: when it is met, and the sentence that says why and what to do."""
+
+    when: Callable[[Spec], bool]
+    says: Callable[[Spec], str]
+
+
+def _is_language_model(spec: Spec) -> bool:
+    return isinstance(spec.head, LanguageModel) and not isinstance(spec.head, MaskedLM)
+
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        lambda s: s.head_dim is None and s.dim % s.heads != 0,
+        lambda s: (f"dim={s.dim} cannot be split into heads={s.heads}: choose a dim that is a multiple of it, or give head_dim yourself."),
+    ),
+    Refusal(
+        lambda s: s.vocab is not None and s.features is not None,
+        lambda s: f"vocab={s.vocab} and features={s.features} are two kinds of input: give one of them.",
+    ),
+    Refusal(
+        lambda s: s.vocab is None and s.features is None,
+        lambda s: "the model has no input: give vocab for tokens or features for vectors.",
+    ),
+    Refusal(
+        lambda s: isinstance(s.head, LanguageModel) and s.vocab is None,
+        lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, or use Classify.",
+    ),
+    Refusal(
+        lambda s: _is_language_model(s) and not s.is_causal,
+        lambda s: (
+            f"a language model over {type(s.pattern).__name__} would see the tokens it is to predict: "
+            "use a causal pattern, or the MaskedLM head."
+        ),
+    ),
+    Refusal(
+        lambda s: s.encoder is not None and s.encoder.encoder is not None,
+        lambda s: "an encoder cannot have an encoder of its own: give two stacks at the most.",
+    ),
+    Refusal(
+        lambda s: s.encoder is not None and not isinstance(s.encoder.head, NoHead),
+        lambda s: "an encoder's head would never be used: give the encoder NoHead.",
+    ),
+    Refusal(
+        lambda s: s.encoder is not None and isinstance(s.head, (Classify, MaskedLM)),
+        lambda s: f"the decoder of an encoder-decoder writes tokens: give it the LanguageModel head instead of {type(s.head).__name__}.",
+    ),
+)
+
+
+def check(spec: Spec) -> None:
+    """Refuses a spec that cannot work, with one sentence."""
+    for refusal in REFUSALS:
+        if refusal.when(spec):
+            raise FormersError(refusal.says(spec))
+    if spec.encoder is not None:
+        source = spec.encoder
+        if source.vocab is None and source.features is None:
+            if source.dim != spec.dim:
+                raise FormersError(
+                    f"an encoder of dim={source.dim} cannot read through its decoder's embedding of dim={spec.dim}: give it vocab."
+                )
+            source = source.model_copy(update={"vocab": spec.vocab})
+        check(source)

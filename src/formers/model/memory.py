@@ -1,0 +1,13 @@
+"""The memory slot: what a member carries from one training segment to the next."""
+
+from __future__ import annotations
+
+from formers.core import Slot
+
+
+class Memory(Slot):
+    """The past, in training."""
+
+
+class NoMemory(Memory):
+    """Every segment stands alone; decoding still has its exact cache."""

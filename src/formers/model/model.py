@@ -1,0 +1,133 @@
+"""The contract that every member keeps, and the model of one stack.
+
+out = model(tokens, targets, state, mask) computes logits and loss in one forward pass. `out.state`, given back with the next tokens,
+yields what one pass over all of them would; it is made when a state is given or gradients are off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from formers.core import FormersError, Index, Range, State, Stream, compact
+from formers.core.positions import EMPTY
+from formers.core.stream import Compaction
+from formers.data.tokenize import Tokenizer
+from formers.model.embedding import embedding
+from formers.model.spec import Spec
+from formers.model.stack import Past, Stack
+
+
+@dataclass
+class Output:
+    """What a forward pass gives."""
+
+    logits: Tensor | None
+    loss: Tensor | None
+    """The sum of `losses`; None without targets."""
+    losses: dict[str, Tensor] = field(default_factory=dict)
+    """The named terms of the loss."""
+    state: State | None = None
+    """The detached, exact continuation."""
+    hidden: Tensor | None = None
+    """(batch, length, dim), before the head."""
+
+
+class Model(nn.Module):
+    """What every member is: an embedding, a head, and between them what its forward says; perhaps a tokenizer."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.tokenizer: Tokenizer | None = None
+        self.embedding = embedding(spec)
+        self.head = spec.head.build(spec.dim, spec.vocab, spec.dim**-0.5 if spec.embedding_scale == "output" else 1.0)
+
+    def initial_state(self, batch: int) -> State:
+        """The state of `batch` streams that have read nothing."""
+        if batch < 1:
+            raise FormersError(f"batch={batch} is no number of streams: give at least 1.")
+        if not self.spec.is_causal:
+            raise FormersError(
+                f"{self.spec.name or 'this model'} sees all tokens at once and has no state: give whole sequences, or use a causal member."
+            )
+        return State(batch)
+
+    def parameter_count(self) -> int:
+        """The number of parameters, shared ones counted once."""
+        return sum(p.numel() for p in self.parameters())
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Writes config.json and model.safetensors into the folder `path`; `formers.load` reads them."""
+        from formers.model.save import save
+
+        save(self, path)
+
+    def enter(self, x: Tensor, mask: Tensor | None, state: State | None) -> tuple[Tensor, Stream, Compaction | None]:
+        """The stream of embedded tokens x: where they stand and which are real; padded rows are compacted where they begin."""
+        batch, length = x.shape[:2]
+        if length == 0:
+            raise FormersError("the model was given no tokens: give at least one.")
+        if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
+            raise FormersError(
+                f"mask is {mask.dtype} of shape {tuple(mask.shape)}: give bool of shape ({batch}, {length}), True = a real token."
+            )
+        if state is not None:
+            self._check_state(state, batch)
+        keep = self.spec.is_causal and (state is not None or not torch.is_grad_enabled())
+        if state is None or state.empty:
+            if mask is None:
+                return x, Stream(Range(0, length), keep=keep), None
+            packed = compact(mask)
+            return packed.apply(x), Stream(Range(0, length), packed.valid, keep), packed
+        where = state.places(length, x.device)
+        if mask is not None:
+            start = torch.as_tensor(state.next, device=x.device).expand(batch)[:, None]
+            index = (start + mask.cumsum(dim=1) - 1).masked_fill(~mask, EMPTY)
+            where = Index(index, where.stop)
+        return x, Stream(where, keep=keep), None
+
+    def leave(self, stream: Stream, mask: Tensor | None, state: State | None, steps: Past, batch: int) -> State | None:
+        """The state behind a stream."""
+        if not stream.keep:
+            return None
+        before = State(batch) if state is None else state
+        length = stream.positions.length
+        return State(batch, steps, before.next + (length if mask is None else mask.sum(dim=1)), before.bound + length)
+
+    def finish(self, hidden: Tensor, targets: Tensor | None, mask: Tensor | None, losses: dict[str, Tensor], state: State | None) -> Output:
+        """The output, from the last hidden states and the extra losses of the stack."""
+        logits, terms = self.head(hidden, self.embedding.weight, targets, mask)
+        if targets is None:
+            return Output(logits, None, {}, state, hidden)
+        losses = {**terms, **losses}
+        return Output(logits, torch.stack(list(losses.values())).sum() if losses else None, losses, state, hidden)
+
+    def _check_state(self, state: State, batch: int) -> None:
+        if not self.spec.is_causal:
+            raise FormersError(f"{self.spec.name or 'this model'} sees all tokens at once and cannot continue a state: leave state out.")
+        if state.batch != batch:
+            raise FormersError(f"the state is of {state.batch} streams and the tokens of {batch}: start from initial_state({batch}).")
+        if state.steps and len(state.steps) != self.spec.depth.steps:
+            raise FormersError(
+                f"the state has {len(state.steps)} depth steps, the model {self.spec.depth.steps}: it is of another model; use initial_state."
+            )
+
+
+class StackModel(Model):
+    """Embedding, one stack, head: encoder-only and decoder-only members."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self.stack = Stack(spec)
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None, state: State | None = None, mask: Tensor | None = None) -> Output:
+        """Logits (batch, length, vocab), and with targets the loss; mask is True at real tokens."""
+        x, stream, packed = self.enter(self.embedding(tokens), mask, state)
+        hidden, steps, losses = self.stack(x, stream, None, () if state is None else state.steps)
+        if packed is not None:
+            hidden = packed.undo(hidden)
+        return self.finish(hidden, targets, mask, losses, self.leave(stream, mask, state, steps, len(tokens)))

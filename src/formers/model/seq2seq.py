@@ -1,0 +1,56 @@
+"""The encoder-decoder: two stacks, and cross-attention from the second to the first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from formers.core import FormersError, State
+from formers.model.embedding import embedding
+from formers.model.model import Model, Output
+from formers.model.spec import Spec
+from formers.model.stack import Source, Stack
+
+
+class Seq2Seq(Model):
+    """Reads a source, writes a target."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        assert spec.encoder is not None
+        shared = spec.encoder.vocab is None and spec.encoder.features is None
+        self.source_embedding = None if shared else embedding(spec.encoder)
+        self.encoder = Stack(spec.encoder)
+        self.stack = Stack(spec)
+
+    def encode(self, source: Tensor, source_mask: Tensor | None = None) -> tuple[Source, dict[str, Tensor]]:
+        """The encoder's output over source (batch, n), real tokens first, and its named extra losses."""
+        read = self.embedding if self.source_embedding is None else self.source_embedding
+        x, stream, _ = self.enter(read(source), source_mask, None)
+        hidden, _, losses = self.encoder(x, replace(stream, keep=False))
+        return Source(hidden, stream.valid), losses
+
+    def forward(
+        self,
+        source: Tensor | None,
+        target: Tensor,
+        targets: Tensor | None = None,
+        source_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        state: State | None = None,
+    ) -> Output:
+        """Logits (batch, length, vocab) of decoder inputs `target` given `source`; a state that has read the source needs none."""
+        encoded: Source | None = None
+        losses: dict[str, Tensor] = {}
+        if state is None or state.empty:
+            if source is None:
+                raise FormersError("there is no source, and no state that has read one: give source.")
+            if source.shape[0] != target.shape[0]:
+                raise FormersError(f"source has {source.shape[0]} rows and target {target.shape[0]}: give as many of each.")
+            encoded, losses = self.encode(source, source_mask)
+        x, stream, packed = self.enter(self.embedding(target), mask, state)
+        hidden, steps, more = self.stack(x, stream, encoded, () if state is None else state.steps)
+        if packed is not None:
+            hidden = packed.undo(hidden)
+        return self.finish(hidden, targets, mask, {**losses, **more}, self.leave(stream, mask, state, steps, len(target)))

@@ -1,0 +1,68 @@
+"""The slots: a model as one frozen value."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt
+
+from formers.attention import Attention, DotProduct
+from formers.core import Part, Sizes
+from formers.depth import Depth
+from formers.feedforward import FeedForward
+from formers.heads import Head
+from formers.model.memory import Memory, NoMemory
+from formers.patterns import Pattern
+from formers.position import Position
+from formers.residual import Residual
+from formers.score import NoScore, Score
+
+Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class Spec(Part):
+    """One stack of blocks with its embedding and head; with `encoder`, the decoder of an encoder-decoder."""
+
+    name: str = ""
+    """The member this is, for people to read."""
+    vocab: PositiveInt | None = None
+    """Number of token ids; an encoder without one reads through its decoder's embedding."""
+    features: PositiveInt | None = None
+    """Width of float inputs, instead of vocab."""
+    dim: PositiveInt
+    heads: PositiveInt
+    head_dim: PositiveInt | None = None
+    """Width of a head's queries and keys; dim / heads unless given."""
+    value_dim: PositiveInt | None = None
+    """Width of a head's values; head_dim unless given."""
+    length: PositiveInt
+    """The training segment."""
+    dropout: Rate = 0.0
+    attention_dropout: Rate = 0.0
+    embedding_scale: Literal["input", "output", "none"] = "input"
+    """Where the embedding table's scale goes: sqrt(dim) on what it reads, 1/sqrt(dim) on what it writes, or nowhere."""
+
+    position: Position
+    pattern: Pattern
+    attention: Attention = DotProduct()
+    score: Score = NoScore()
+    memory: Memory = NoMemory()
+    residual: Residual
+    depth: Depth
+    feedforward: FeedForward
+    head: Head
+    encoder: Spec | None = None
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes that parts build from."""
+        head_dim = self.head_dim or self.dim // self.heads
+        return Sizes(
+            dim=self.dim, heads=self.heads, head_dim=head_dim, value_dim=self.value_dim or head_dim,
+            length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
+        )  # fmt: skip
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no output depends on later tokens, so that the model can continue a stream."""
+        return self.pattern.is_causal

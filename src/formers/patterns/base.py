@@ -1,0 +1,125 @@
+"""A pattern is one predicate over integer positions: may query i see key j?
+
+The same value makes the dense mask, the fast plan, the trimming of a decoding cache and the picture. Positions are absolute and
+never negative; arguments are Python integers or tensors that broadcast.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from formers.core import FormersError, Range, Slot
+
+Integer = TypeVar("Integer", int, Tensor)
+
+
+class Pattern(Slot):
+    """A set S_i of keys for every query position i."""
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no query sees a key behind it, at any position."""
+        return False
+
+    @property
+    def by_head(self) -> bool:
+        """Whether heads differ."""
+        return False
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        """Whether j is in S_i: the truth that everything else is derived from."""
+        raise TypeError(f"{type(self).__name__} does not say whom it allows: define allows(i, j, head).")
+
+    def at(self, layer: int) -> Pattern:
+        """The pattern of one layer."""
+        return self
+
+    def keeps(self, position: Integer, t: int) -> bool | Tensor:
+        """Whether a query at position t or later may still look at the key at `position`."""
+        return position >= self.oldest(t)
+
+    def covers(self, queries: Range, keys: Range) -> bool:
+        """Whether every query surely sees every key, decided on integers alone; False means "perhaps not"."""
+        return False
+
+    def oldest(self, t: int) -> int:
+        """A position before which no key is kept for queries from t on: what a cache may forget at once."""
+        return 0
+
+    def mask(self, length: int, heads: int = 1, layer: int = 0) -> Tensor:
+        """The pattern as a boolean tensor (heads, length, length), True = may attend."""
+        if length < 1 or heads < 1:
+            raise FormersError(f"a mask of length={length}, heads={heads} is empty: both must be at least 1.")
+        here = torch.arange(length)
+        head = torch.arange(heads)[:, None, None]
+        allowed = torch.as_tensor(self.at(layer).allows(here[:, None], here[None, :], head))
+        return allowed.expand(heads, length, length).clone()
+
+    def __or__(self, other: Pattern) -> Pattern:
+        return Union(first=self, second=other)
+
+    def __and__(self, other: Pattern) -> Pattern:
+        return Intersection(first=self, second=other)
+
+
+class Union(Pattern):
+    """a | b: query i sees what a or b lets it see."""
+
+    first: Pattern
+    second: Pattern
+
+    @property
+    def is_causal(self) -> bool:
+        return self.first.is_causal and self.second.is_causal
+
+    @property
+    def by_head(self) -> bool:
+        return self.first.by_head or self.second.by_head
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        return self.first.allows(i, j, head) | self.second.allows(i, j, head)
+
+    def at(self, layer: int) -> Pattern:
+        return self.first.at(layer) | self.second.at(layer)
+
+    def keeps(self, position: Integer, t: int) -> bool | Tensor:
+        return self.first.keeps(position, t) | self.second.keeps(position, t)
+
+    def covers(self, queries: Range, keys: Range) -> bool:
+        return self.first.covers(queries, keys) or self.second.covers(queries, keys)
+
+    def oldest(self, t: int) -> int:
+        return min(self.first.oldest(t), self.second.oldest(t))
+
+
+class Intersection(Pattern):
+    """a & b: query i sees what both a and b let it see."""
+
+    first: Pattern
+    second: Pattern
+
+    @property
+    def is_causal(self) -> bool:
+        return self.first.is_causal or self.second.is_causal
+
+    @property
+    def by_head(self) -> bool:
+        return self.first.by_head or self.second.by_head
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        return self.first.allows(i, j, head) & self.second.allows(i, j, head)
+
+    def at(self, layer: int) -> Pattern:
+        return self.first.at(layer) & self.second.at(layer)
+
+    def keeps(self, position: Integer, t: int) -> bool | Tensor:
+        return self.first.keeps(position, t) & self.second.keeps(position, t)
+
+    def covers(self, queries: Range, keys: Range) -> bool:
+        return self.first.covers(queries, keys) and self.second.covers(queries, keys)
+
+    def oldest(self, t: int) -> int:
+        return max(self.first.oldest(t), self.second.oldest(t))

@@ -1,0 +1,36 @@
+"""Full and causal attention (Vaswani et al., 2017).
+
+S_i = {0, ..., n-1}     everybody sees everybody                                E4
+S_i = {0, ..., i}       nobody sees the future                                  E5
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from formers.core import Range
+from formers.patterns.base import Integer, Pattern
+
+
+class Full(Pattern):
+    """Every query sees every key."""
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        return (i >= 0) & (j >= 0)  # E4
+
+    def covers(self, queries: Range, keys: Range) -> bool:
+        return True
+
+
+class Causal(Pattern):
+    """Every query sees itself and the keys before it."""
+
+    @property
+    def is_causal(self) -> bool:
+        return True
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        return (j >= 0) & (j <= i)  # E5
+
+    def covers(self, queries: Range, keys: Range) -> bool:
+        return keys.stop - 1 <= queries.start

@@ -1,0 +1,36 @@
+"""The position slot: what is added to x at depth step t, from the positions of its tokens."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from formers.core import Positions, Sizes, Slot
+
+
+class PositionModule(nn.Module):
+    """Adds positions to a stream; this one adds nothing."""
+
+    def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
+        """x (batch, length, dim) with its positions added, as the member does at depth step `step`."""
+        return x
+
+
+class Position(Slot):
+    """How positions enter the stream."""
+
+    @property
+    def absolute(self) -> bool:
+        """Whether the model has only ever seen positions below its training length, so that generation slides beyond it."""
+        return True
+
+    def build(self, sizes: Sizes) -> PositionModule:
+        """The module that adds the positions."""
+        return PositionModule()
+
+
+class NoPosition(Position):
+    """No positions: self-attention then sees a set, unless pattern or score tell the order."""
+
+    @property
+    def absolute(self) -> bool:
+        return False

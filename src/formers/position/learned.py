@@ -1,0 +1,41 @@
+"""Learned positions: a table with one vector for each of the positions below the training length.
+
+x_i <- x_i + P_i        P in R^{length x d}                                        E8
+
+The table bounds what the model can read: there is no vector for a position it never saw.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from formers.core import FormersError, Positions, Range, Sizes
+from formers.position.base import Position, PositionModule
+
+
+class Learned(Position):
+    """A learned vector per position, added once, before the first layer; positions beyond the table are refused."""
+
+    def build(self, sizes: Sizes) -> PositionModule:
+        return LearnedModule(sizes.length, sizes.dim)
+
+
+class LearnedModule(PositionModule):
+    """Adds row i of the table to the token at position i."""
+
+    def __init__(self, length: int, dim: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(length, dim) * 0.02)
+
+    def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
+        if step > 0:
+            return x
+        if positions.stop > len(self.table):
+            raise FormersError(
+                f"{positions.stop} tokens do not fit the learned positions, whose table has length={len(self.table)}: "
+                f"give fewer tokens, train with a larger length, or use position=sinusoidal."
+            )
+        if isinstance(positions, Range):
+            return x + self.table[positions.start : positions.stop]  # E8
+        return x + self.table[positions.index.clamp(min=0)]

@@ -1,0 +1,6 @@
+"""How a sublayer joins the stream."""
+
+from formers.residual.base import Bare, Residual
+from formers.residual.norm import PostNorm, PreNorm
+
+__all__ = ["Bare", "PostNorm", "PreNorm", "Residual"]

@@ -1,0 +1,53 @@
+"""The residual slot: what a sublayer is given of the stream x, and how its answer y joins x."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from formers.core import Slot
+
+
+class Join(nn.Module):
+    """Around one sublayer: x' = leave(x, sublayer(enter(x)))."""
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the sublayer is given."""
+        return x
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """How its answer joins the stream."""
+        return y
+
+
+class Residual(Slot):
+    """How a sublayer joins the stream."""
+
+    def build(self, dim: int, dropout: float) -> Join:
+        """The join around one sublayer."""
+        raise TypeError(f"{type(self).__name__} builds no join: define build(dim, dropout).")
+
+    def final(self, dim: int) -> nn.Module:
+        """What stands between the last block and the head."""
+        return nn.Identity()
+
+    def gain(self, steps: int) -> float:
+        """The factor on the initial output projections of a stack of `steps` blocks."""
+        return 1.0
+
+
+class Bare(Residual):
+    """No residual connection and no norm (an ablation): x' = Drop(y)."""
+
+    def build(self, dim: int, dropout: float) -> Join:
+        return BareJoin(dropout)
+
+
+class BareJoin(Join):
+    """x' = Drop(y)."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(dropout)
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.drop(y)

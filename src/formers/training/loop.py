@@ -1,0 +1,171 @@
+"""The training loop: batch, loss, gradient, clip, step; then judge, save and show."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from formers.core import FormersError, nearest
+from formers.data import Pairs
+from formers.data.batches import Batch
+from formers.family.members import member as find_member
+from formers.model import Model, Seq2Seq, build
+from formers.model.save import write
+from formers.training.config import Settings, settings
+from formers.training.evaluate import evaluate, exact_match
+from formers.training.log import Log
+from formers.training.optim import optimizer, rate
+from formers.training.task import Task, prepare
+
+EXACT_MATCHES = 500
+"""How many held-out pairs the model writes out at the end."""
+
+
+class Trained(NamedTuple):
+    """A trained model and the figures it reached on held-out data."""
+
+    model: Model
+    results: dict[str, float]
+
+
+@dataclass
+class Loop:
+    """A model on its way: what a step needs, and how many have been taken."""
+
+    model: Model
+    task: Task
+    settings: Settings
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    optimizer: torch.optim.Optimizer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.optimizer = optimizer(self.model, self.settings)
+        self.device = next(self.model.parameters()).device
+
+    @property
+    def progress(self) -> float:
+        """The share of the budget that has been spent."""
+        if self.settings.minutes is not None:
+            return min(self.seconds / (60 * self.settings.minutes), 1.0)
+        assert self.settings.budget is not None
+        return self.step / self.settings.budget
+
+    def batch(self) -> Batch:
+        """The batch of the next step."""
+        made = self.task.batches.train_batch(self.settings.batch, self.settings.seed, self.step)
+        return {name: value.to(self.device) for name, value in made.items()}
+
+    def learn(self, batch: Batch) -> float:
+        """One step on a batch; the loss before it."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate(self.settings, self.step + 1, self.progress)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip, foreach=True)
+        self.optimizer.step()
+        return loss.item()
+
+    def advance(self) -> float:
+        """Takes the next step and counts it; its loss."""
+        start = time.perf_counter()
+        batch = self.batch()
+        loss = self.learn(batch)
+        if not math.isfinite(loss):
+            raise FormersError(f"the loss is {loss} at step {self.step + 1}: lower learning_rate={self.settings.learning_rate:g}.")
+        self.step += 1
+        self.tokens += batch["targets"].numel()
+        self.seconds += time.perf_counter() - start
+        return loss
+
+
+def train(
+    member: str,
+    data: str | Path,
+    out: str | Path | None = None,
+    *,
+    steps: int | None = None,
+    minutes: float | None = None,
+    preset: str | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    quiet: bool = False,
+    **options: Any,
+) -> Trained:
+    """Trains a member on a text file, on `stdlib` or on pairs, saves it in the folder `out`, and judges it on held-out data.
+
+    Options are the member's sizes (layers=8) and the settings of training (batch=32, learning_rate=3e-4).
+    """
+    sizes, rest = _part(member, options)
+    chosen = settings(steps, minutes, {**_defaults(member), **rest, "seed": seed})
+    task = prepare(member, data, preset, sizes)
+    folder = None if out is None else _folder(out)
+    torch.manual_seed(seed)
+    model = build(task.spec).to(device).train()
+    model.tokenizer = task.tokenizer
+    loop = Loop(model, task, chosen)
+    with Log(folder, quiet=quiet) as log:
+        log.say(f"{task.spec.name}: {model.parameter_count():,} parameters; data: {task.about}")
+        run(loop, log)
+        results = judge(loop)
+        log.record(step=loop.step, **results)
+    if folder is not None:
+        model.save_pretrained(folder)
+        facts = {"member": member, "data": str(data), "settings": chosen.model_dump(mode="json"), "results": results}
+        write(folder / "run.json", (json.dumps(facts, indent=2) + "\n").encode())
+    return Trained(model.eval(), results)
+
+
+def run(loop: Loop, log: Log) -> None:
+    """Takes steps until the budget is spent."""
+    smooth, every = math.nan, loop.settings.eval_every
+    while loop.progress < 1.0:
+        loss = loop.advance()
+        smooth = loss if math.isnan(smooth) else 0.95 * smooth + 0.05 * loss
+        figures = {"loss": smooth, "tokens/s": loop.tokens / loop.seconds}
+        log.step(loop.step, loop.progress, figures)
+        log.record(step=loop.step, loss=loss, seconds=round(loop.seconds, 3))
+        if every is not None and loop.step % every == 0:
+            held = evaluate(loop.model, loop.task.batches, loop.settings.batch, loop.settings.eval_batches)
+            log.record(step=loop.step, valid_loss=held["loss"])
+            log.say(f"step {loop.step:,}: loss {held['loss']:.4f} on held-out data")
+
+
+def judge(loop: Loop) -> dict[str, float]:
+    """The figures of the whole held-out data, and how the training went."""
+    results = evaluate(loop.model, loop.task.batches, loop.settings.batch)
+    if isinstance(loop.model, Seq2Seq) and isinstance(loop.task.batches, Pairs):
+        results["exact_match"] = exact_match(loop.model.eval(), loop.task.batches, limit=EXACT_MATCHES)
+    speed = loop.tokens / max(loop.seconds, 1e-9)
+    return {**results, "tokens_per_second": speed, "steps": loop.step, "seconds": round(loop.seconds, 2)}
+
+
+def _part(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of the member, and those of the training; a name that is neither is refused."""
+    sizes, rest = find_member(member).options, list(Settings.model_fields)
+    for name in options:
+        if name not in sizes and name not in rest:
+            raise FormersError(f"{member} has no option {name!r}, nor has its training: {nearest(name, [*sizes, *rest])}")
+    return {n: v for n, v in options.items() if n in sizes}, {n: v for n, v in options.items() if n not in sizes}
+
+
+def _defaults(member: str) -> dict[str, Any]:
+    """Training settings that the member's paper asks for."""
+    return dict(find_member(member).training)
+
+
+def _folder(out: str | Path) -> Path:
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FormersError(f"{out} cannot be made a folder ({error.strerror}): give another `out`.") from None
+    return folder

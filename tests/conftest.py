@@ -1,0 +1,19 @@
+"""One thread, one seed: a test that fails on one machine fails on all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+settings.register_profile("formers", deadline=None, derandomize=True, max_examples=8)
+settings.load_profile("formers")
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """Every test starts from the same random numbers."""
+    torch.manual_seed(1234)
+    return 1234

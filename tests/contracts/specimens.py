@@ -1,0 +1,137 @@
+"""Small specimens of everything registered. Whoever registers a pattern or a member adds its specimens here, and is tested."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import formers
+from formers import Model, Output, Spec, State
+from formers.heads import Classify
+from formers.patterns import Causal, Full, Local, Pattern
+
+BLOCK = 8
+"""The block of every specimen that has one; lengths 1 ... 2 * BLOCK + 1 are swept."""
+LENGTHS = range(1, 2 * BLOCK + 2)
+
+PATTERNS: dict[str, list[Pattern]] = {
+    "Full": [Full()],
+    "Causal": [Causal()],
+    "Local": [
+        Local(window=1),
+        Local(window=3),
+        Local(window=3, include_self=False),
+        Local(window=2, causal=False),
+        Local(window=2, causal=False, include_self=False),
+    ],
+    "Union": [Local(window=2) | Local(window=4, include_self=False), Causal() | Local(window=3, causal=False)],
+    "Intersection": [Causal() & Local(window=3, causal=False), Full() & Local(window=2, causal=False, include_self=False)],
+}
+
+TINY = {"dim": 16, "heads": 2, "layers": 2, "hidden": 24, "length": 32, "dropout": 0.0}
+VOCAB = 11
+
+MEMBERS: dict[str, list[dict[str, Any]]] = {
+    "transformer": [
+        {"vocab": VOCAB, **TINY},
+        {"vocab": VOCAB, "source_vocab": 7, "norm": "pre", "position": "learned", "value_dim": 5, "tied": False, **TINY},
+    ],
+    "encoder": [
+        {"vocab": VOCAB, **TINY},
+        {"vocab": VOCAB, "classes": 3, "pool": "first", "norm": "post", "position": "learned", **TINY},
+        {"features": 4, "classes": 3, "position": "none", **TINY},
+    ],
+    "decoder": [
+        {"vocab": VOCAB, **TINY},
+        {"vocab": VOCAB, "position": "learned", "norm": "post", "activation": "relu", "embedding_scale": "output", **TINY},
+        {"vocab": VOCAB, "position": "none", "head_dim": 3, "value_dim": 5, "activation": "swiglu", "tied": False, **TINY},
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A member with small options."""
+
+    member: str
+    options: dict[str, Any]
+
+    @property
+    def spec(self) -> Spec:
+        return formers.spec(self.member, **self.options)
+
+    def __str__(self) -> str:
+        return "-".join([self.member, *(str(v) for k, v in self.options.items() if k not in TINY and k != "vocab")])
+
+
+SPECIMENS = [Specimen(name, options) for name in formers.members() for options in MEMBERS.get(name, [])]
+FIRST = [next(s for s in SPECIMENS if s.member == name) for name in formers.members() if MEMBERS.get(name)]
+"""One specimen a member, for what is expensive."""
+CAUSAL = [s for s in SPECIMENS if s.spec.is_causal]
+
+
+def pattern_classes() -> list[type[Pattern]]:
+    """Every registered pattern that says whom it allows."""
+    return [c for c in dict.fromkeys(Pattern.values()) if c.allows is not Pattern.allows]
+
+
+def patterns() -> list[Pattern]:
+    """The specimens of every registered pattern."""
+    return [p for c in pattern_classes() for p in PATTERNS.get(c.__name__, [])]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with all it reads beside its tokens, so that one call fits every member."""
+
+    model: Model
+    batch: int
+    source: Tensor | None = None
+    source_mask: Tensor | None = None
+
+    def __call__(self, x: Tensor, state: State | None = None, mask: Tensor | None = None, targets: Tensor | None = None) -> Output:
+        """The forward pass over x; a source is read only where the state has not read it."""
+        if self.model.spec.encoder is None:
+            return self.model(x, targets=targets, state=state, mask=mask)
+        source, source_mask = (self.source, self.source_mask) if state is None or state.empty else (None, None)
+        return self.model(source, x, targets=targets, source_mask=source_mask, mask=mask, state=state)
+
+    def input(self, length: int) -> Tensor:
+        """Random tokens (batch, length), or vectors (batch, length, features)."""
+        spec = self.model.spec
+        if spec.features is not None:
+            return torch.randn(self.batch, length, spec.features, dtype=next(self.model.parameters()).dtype)
+        return torch.randint(spec.vocab, (self.batch, length))
+
+    def targets(self, length: int) -> Tensor:
+        """Random targets of the shape that the head wants."""
+        head = self.model.spec.head
+        if isinstance(head, Classify):
+            return torch.randint(head.classes, (self.batch,))
+        return torch.randint(self.model.spec.vocab, (self.batch, length))
+
+    def rows(self, index: list[int]) -> Subject:
+        """The same model with the sources of these rows."""
+        pick = [None if t is None else t[index] for t in (self.source, self.source_mask)]
+        return replace(self, batch=len(index), source=pick[0], source_mask=pick[1])
+
+    def alone(self, row: int) -> Subject:
+        """The same model with the real tokens of one row's source."""
+        one = self.rows([row])
+        if one.source is None or one.source_mask is None:
+            return one
+        return replace(one, source=one.source[:, one.source_mask[0]], source_mask=None)
+
+
+def subject(spec: Spec, batch: int = 3, dtype: torch.dtype = torch.float64, source_length: int = 5) -> Subject:
+    """A model of a spec with no parameter left at 0 or 1, in evaluation mode, and a random source where it reads one."""
+    model = formers.build(spec).to(dtype).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    if spec.encoder is None:
+        return Subject(model, batch)
+    return Subject(model, batch, torch.randint(spec.encoder.vocab or spec.vocab, (batch, source_length)))

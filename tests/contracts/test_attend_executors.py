@@ -1,0 +1,149 @@
+"""Every executor equals dense, for every pattern and every length, values and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from contracts.attention_cases import EVERY, SWEPT, attempt, gaps, inputs
+from contracts.specimens import BLOCK, LENGTHS
+from helpers import close, gradients
+from torch import Tensor
+
+import formers
+from formers.attention import EXECUTORS
+from formers.core import Range
+from formers.patterns import Causal, Full, Local, Pattern
+
+FAST = pytest.mark.parametrize("how", [name for name in EXECUTORS if name != "dense"])
+
+
+def equals_dense(how: str, qkv: list[Tensor], pattern: Pattern, extra: tuple[Tensor, ...] = (), **options: Any) -> bool:
+    """Fails where an executor and dense differ; False where the executor says that it cannot."""
+    found = attempt(how, *qkv, pattern, **options)
+    if found is None:
+        return False
+    wanted = formers.attend(*qkv, pattern, "dense", **options)
+    close(found, wanted)
+    for one, other in zip(gradients(found, [*qkv, *extra]), gradients(wanted, [*qkv, *extra]), strict=True):
+        close(one, other)
+    return True
+
+
+@FAST
+@SWEPT
+def test_every_length(how: str, pattern: Pattern) -> None:
+    assert any([equals_dense(how, inputs(n), pattern) for n in LENGTHS])
+
+
+@FAST
+@SWEPT
+def test_every_length_with_padding(how: str, pattern: Pattern) -> None:
+    for n in LENGTHS:
+        mask = torch.rand(3, n) < 0.6
+        mask[1] = False
+        equals_dense(how, inputs(n, batch=3), pattern, mask=mask)
+
+
+@FAST
+@SWEPT
+def test_every_length_of_keys_before_the_queries(how: str, pattern: Pattern) -> None:
+    for m in LENGTHS:
+        equals_dense(how, inputs(1, m), pattern)
+        equals_dense(how, inputs(min(3, m), m, value_dim=6), pattern)
+        equals_dense(how, inputs(m + 2, m), pattern)
+
+
+@FAST
+@SWEPT
+def test_positions_that_differ_by_row(how: str, pattern: Pattern) -> None:
+    for n in (1, 5, BLOCK + 1):
+        equals_dense(how, inputs(n, 2 * n), pattern, queries=gaps(2, n, seed=n), keys=gaps(2, 2 * n, seed=n + 1))
+        equals_dense(how, inputs(n), pattern, queries=Range(3 * BLOCK, n), keys=Range(3 * BLOCK, n))
+        equals_dense(how, inputs(n), pattern, queries=Range(3, n), keys=Range(0, n))
+
+
+@FAST
+@SWEPT
+@pytest.mark.parametrize("shape", [(2, 2, 6, 9), (1, 2, 6, 9), (2, 1, 1, 9), (6, 9)], ids=str)
+def test_bias_and_its_gradient(how: str, pattern: Pattern, shape: tuple[int, ...]) -> None:
+    bias = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(2, 9) < 0.7
+    equals_dense(how, inputs(6, 9), pattern, (bias,), bias=bias)
+    equals_dense(how, inputs(6, 9), pattern, (bias,), bias=bias, mask=mask)
+
+
+@EVERY
+@SWEPT
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("value_dim", [4, 3])
+def test_no_keys_means_zero_and_zero_gradients(how: str, pattern: Pattern, dtype: torch.dtype, value_dim: int) -> None:
+    qkv = inputs(5, batch=3, value_dim=value_dim, dtype=dtype)
+    mask = torch.tensor([[True] * 5, [False] * 5, [False] * 4 + [True]])
+    for bias in (None, torch.randn(1, 2, 5, 5, dtype=dtype)):
+        found = attempt(how, *qkv, pattern, mask=mask, bias=bias)
+        if found is None:
+            continue
+        seen = (pattern.mask(5, heads=2) & mask[:, None, None, :]).any(dim=-1)
+        assert found.isfinite().all()
+        assert (found[~seen] == 0).all()
+        assert (found[seen] != 0).any(dim=-1).all()
+        slopes = gradients(found, qkv)
+        assert all(slope.isfinite().all() for slope in slopes)
+        assert (slopes[0][~seen] == 0).all()
+        assert all((slope[1] == 0).all() for slope in slopes)
+
+
+@EVERY
+@SWEPT
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 3e-2)], ids=str)
+def test_lower_precision(how: str, pattern: Pattern, dtype: torch.dtype, tolerance: float) -> None:
+    qkv = inputs(2 * BLOCK + 1, dtype=dtype)
+    found = attempt(how, *qkv, pattern)
+    if found is not None:
+        assert found.dtype == dtype
+        wanted = formers.attend(*(t.detach().double() for t in qkv), pattern, "dense")
+        close(found.detach().double(), wanted, tolerance)
+
+
+@EVERY
+@SWEPT
+def test_dropout_keeps_the_mean(how: str, pattern: Pattern) -> None:
+    q, k, v = (t.detach() for t in inputs(6, batch=1, dtype=torch.float32))
+    many = [t.expand(4000, -1, -1, -1) for t in (q, k, v)]
+    found = attempt(how, *many, pattern, dropout=0.3)
+    if found is not None:
+        plain = formers.attend(q, k, v, pattern, "dense")
+        assert (found.std(dim=0) > 0)[plain[0] != 0].all(), "nothing was dropped"
+        close(found.mean(dim=0, keepdim=True), plain, 0.1)
+
+
+@EVERY
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_causal_queries_at_the_end_are_the_last_rows(how: str, n: int) -> None:
+    """torch's is_causal counts from the first key, so that it is right only where queries and keys are the same tokens."""
+    q, k, v = inputs(9)
+    whole = formers.attend(q, k, v, Causal(), "dense")
+    found = attempt(how, q[:, :, -n:], k, v, Causal())
+    assert found is not None
+    close(found, whole[:, :, -n:])
+    ahead = attempt(how, q[:, :, 4:8], k[:, :, :4], v[:, :, :4], Causal(), queries=Range(4, 4), keys=Range(0, 4))
+    close(ahead, formers.attend(q[:, :, 4:8], k[:, :, :4], v[:, :, :4], Full(), "dense"))
+
+
+@EVERY
+@pytest.mark.parametrize("pattern", [Causal(), Local(window=3)], ids=repr)
+def test_what_inference_left_behind_serves_training(how: str, pattern: Pattern) -> None:
+    """Masks are kept by value: one that was made in inference mode must not spoil a later backward pass."""
+    qkv = inputs(19, 23)
+    with torch.inference_mode():
+        before = attempt(how, *qkv, pattern)
+    if before is not None:
+        equals_dense(how, qkv, pattern)
+
+
+def test_no_keys_at_all() -> None:
+    found = formers.attend(*inputs(3, 0), Full())
+    assert found.shape == (2, 2, 3, 4)
+    assert (found == 0).all()

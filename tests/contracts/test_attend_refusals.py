@@ -1,0 +1,59 @@
+"""What cannot be attended to is refused in one sentence, before torch broadcasts it into something else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from contracts.attention_cases import inputs
+from helpers import refused
+
+import formers
+from formers.core import Index, Range
+from formers.patterns import Causal, Full
+
+q, k, v = inputs(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("qkv", "word"),
+    [
+        ((q[0], k, v), "(2, 3, 4)"),
+        ((q, k[0], v), "(batch, heads, length, head_dim)"),
+        ((q[:1], k, v), "batch"),
+        ((q, k[:, :1], v[:, :1]), "heads"),
+        ((q, k[..., :2], v), "head_dim"),
+        ((q, k, v[:, :, :3]), "length"),
+        ((q.float(), k, v), "torch.float32"),
+        ((q.long(), k.long(), v.long()), "floating-point"),
+    ],
+)
+def test_shapes_and_types(qkv: tuple[torch.Tensor, ...], word: str) -> None:
+    with refused("attend got", word):
+        formers.attend(*qkv, Causal())
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.ones(2, 3, dtype=torch.bool), torch.ones(1, 4, dtype=torch.bool), torch.ones(2, 4), torch.ones(2, 3, 4).bool()]
+)
+def test_masks(mask: torch.Tensor) -> None:
+    with refused("mask is", "(2, 4)", "True = a real key"):
+        formers.attend(q, k, v, Full(), mask=mask)
+
+
+@pytest.mark.parametrize("wrong", [{"queries": Range(0, 1)}, {"queries": Range(0, 4)}, {"keys": Range(0, 1)}, {"keys": Range(0, 5)}], ids=str)
+def test_positions_of_another_number_of_tokens(wrong: dict[str, Range]) -> None:
+    with refused(next(iter(wrong))):
+        formers.attend(q, k, v, Causal(), **wrong)
+
+
+def test_positions_of_another_batch() -> None:
+    with refused("keys"):
+        formers.attend(q, k, v, Causal(), keys=Index(torch.zeros(3, 4, dtype=torch.int64), 4))
+    with refused("queries"):
+        formers.attend(q, k, v, Causal(), queries=Index(torch.zeros(5, 3, dtype=torch.int64), 4))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 3, 5), (3, 2, 3, 4), (2, 2, 4, 3), (1, 2, 2, 3, 4)], ids=str)
+def test_a_bias_that_does_not_fit(shape: tuple[int, ...]) -> None:
+    with refused("bias"):
+        formers.attend(q, k, v, Causal(), bias=torch.zeros(shape, dtype=torch.float64))

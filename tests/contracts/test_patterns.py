@@ -1,0 +1,120 @@
+"""A pattern is its predicate: mask, trimming and shortcuts follow from `allows`."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from contracts.specimens import BLOCK, patterns
+from helpers import refused
+
+from formers.core import Range
+from formers.patterns import Causal, Full, Local, Pattern
+
+LENGTH = 2 * BLOCK + 1
+HEADS, LAYERS = 2, 3
+SWEPT = pytest.mark.parametrize("pattern", patterns(), ids=repr)
+TIGHT = [Local(window=1), Local(window=3), Local(window=3, include_self=False), Local(window=2, causal=False)]
+
+
+def truth(pattern: Pattern, queries: range, keys: range, head: int = 0, layer: int = 0) -> torch.Tensor:
+    """The mask by a double loop over Python integers."""
+    here = pattern.at(layer)
+    return torch.tensor([[bool(here.allows(i, j, head)) for j in keys] for i in queries])
+
+
+@SWEPT
+def test_mask_is_the_predicate_on_integers(pattern: Pattern) -> None:
+    for layer, length in itertools.product(range(LAYERS), (1, 2, BLOCK, LENGTH)):
+        mask = pattern.mask(length, heads=HEADS, layer=layer)
+        assert mask.dtype == torch.bool
+        assert mask.shape == (HEADS, length, length)
+        for head in range(HEADS):
+            assert torch.equal(mask[head], truth(pattern, range(length), range(length), head, layer))
+
+
+@SWEPT
+def test_heads_are_equal_unless_declared(pattern: Pattern) -> None:
+    if not pattern.by_head:
+        mask = pattern.mask(LENGTH, heads=HEADS)
+        assert torch.equal(mask[0], mask[1])
+
+
+@SWEPT
+def test_a_layers_pattern_is_a_pattern_of_its_own(pattern: Pattern) -> None:
+    for layer in range(LAYERS):
+        here = pattern.at(layer)
+        assert isinstance(here, Pattern)
+        assert here.at(layer) == here
+        assert torch.equal(here.mask(LENGTH, layer=layer), pattern.mask(LENGTH, layer=layer))
+
+
+@SWEPT
+def test_is_causal_agrees_with_the_mask(pattern: Pattern) -> None:
+    sees_future = any(pattern.mask(LENGTH, HEADS, layer).triu(1).any() for layer in range(LAYERS))
+    assert pattern.is_causal != sees_future
+
+
+@SWEPT
+def test_what_will_be_seen_is_kept(pattern: Pattern) -> None:
+    far = 3 * LENGTH
+    seen = torch.stack([truth(pattern, range(far), range(LENGTH), head, layer) for head in range(HEADS) for layer in range(LAYERS)])
+    for t in range(LENGTH):
+        still = seen[:, t:].any(dim=1).any(dim=0)
+        kept = torch.tensor([bool(pattern.keeps(position, t)) for position in range(LENGTH)])
+        assert torch.equal(kept, torch.as_tensor(pattern.keeps(torch.arange(LENGTH), t)).expand(LENGTH))
+        assert not (still & ~kept).any(), f"at t={t} these keys are forgotten and still seen: {(still & ~kept).nonzero().flatten().tolist()}"
+
+
+@pytest.mark.parametrize("pattern", TIGHT, ids=repr)
+def test_a_window_keeps_no_more_than_will_be_seen(pattern: Local) -> None:
+    seen = truth(pattern, range(3 * LENGTH), range(LENGTH))
+    for t in range(LENGTH):
+        assert [bool(pattern.keeps(j, t)) for j in range(LENGTH)] == seen[t:].any(dim=0).tolist()
+        assert pattern.oldest(t) == next((j for j in range(LENGTH) if seen[t:, j].any()), LENGTH)
+
+
+@SWEPT
+def test_nothing_before_the_oldest_is_kept_and_the_oldest_only_grows(pattern: Pattern) -> None:
+    for t in range(LENGTH):
+        oldest = pattern.oldest(t)
+        assert isinstance(oldest, int)
+        assert 0 <= oldest <= t
+        assert oldest <= pattern.oldest(t + 1)
+        assert not any(pattern.keeps(position, t) for position in range(oldest))
+
+
+def rectangles() -> list[tuple[Range, Range]]:
+    ranges = [Range(start, length) for start in range(6) for length in (1, 2, 3, 4)]
+    return list(itertools.product(ranges, ranges))
+
+
+@SWEPT
+def test_covers_only_what_is_all_open(pattern: Pattern) -> None:
+    for queries, keys in rectangles():
+        if pattern.at(0).covers(queries, keys):
+            here = (range(queries.start, queries.stop), range(keys.start, keys.stop))
+            assert all(truth(pattern, *here, head).all() for head in range(HEADS)), (queries, keys)
+
+
+@pytest.mark.parametrize("pattern", [Full(), Causal(), *TIGHT], ids=repr)
+def test_the_plain_patterns_know_all_that_is_open(pattern: Pattern) -> None:
+    for queries, keys in rectangles():
+        open_ = truth(pattern, range(queries.start, queries.stop), range(keys.start, keys.stop)).all().item()
+        assert pattern.covers(queries, keys) == open_, (queries, keys)
+
+
+@SWEPT
+def test_union_and_intersection_are_elementwise(pattern: Pattern) -> None:
+    for other, layer in itertools.product((Full(), Causal(), Local(window=3, causal=False)), range(LAYERS)):
+        first, second = pattern.mask(LENGTH, HEADS, layer), other.mask(LENGTH, HEADS, layer)
+        assert torch.equal((pattern | other).mask(LENGTH, HEADS, layer), first | second)
+        assert torch.equal((pattern & other).mask(LENGTH, HEADS, layer), first & second)
+
+
+def test_an_empty_mask_is_refused() -> None:
+    with refused("length=0"):
+        Full().mask(0)
+    with refused("heads=0"):
+        Full().mask(3, heads=0)

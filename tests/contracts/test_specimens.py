@@ -1,0 +1,29 @@
+"""Whoever registers a part adds its specimens."""
+
+from __future__ import annotations
+
+import pytest
+from contracts.specimens import MEMBERS, PATTERNS, pattern_classes
+
+import formers
+from formers.patterns import Pattern
+
+HERE = "tests/contracts/specimens.py"
+
+
+@pytest.mark.parametrize("kind", pattern_classes(), ids=lambda c: c.__name__)
+def test_every_registered_pattern_has_specimens(kind: type[Pattern]) -> None:
+    given = PATTERNS.get(kind.__name__, [])
+    assert given, f"{kind.__name__} is registered and untested: add small instances of it to PATTERNS in {HERE}."
+    for pattern in given:
+        assert type(pattern) is kind, f"{pattern!r} stands under {kind.__name__} in {HERE}: move it to {type(pattern).__name__}."
+
+
+@pytest.mark.parametrize("name", formers.members())
+def test_every_member_has_specimens(name: str) -> None:
+    assert MEMBERS.get(name), f"{name} is registered and untested: add small options for it to MEMBERS in {HERE}."
+
+
+def test_no_specimen_is_left_of_what_is_gone() -> None:
+    assert set(PATTERNS) == {c.__name__ for c in pattern_classes()}
+    assert set(MEMBERS) == set(formers.members())
