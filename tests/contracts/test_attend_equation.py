@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from contracts.attention_cases import EVERY, SWEPT, attempt, by_loops, gaps, inputs
-from contracts.specimens import PATTERNS
-from helpers import close, gradients, refused
 
 import formers
+from contracts.attention_cases import EVERY, SWEPT, attempt, by_loops, gaps, inputs
+from contracts.specimens import PATTERNS
 from formers.attention import EXECUTORS
 from formers.attention.request import Request
 from formers.core import Index, Range
 from formers.patterns import Causal, Full, Pattern
+from helpers import close, gradients, refused
 
 
 def agrees(how: str, qkv: list[torch.Tensor], pattern: Pattern, **options: object) -> None:
@@ -85,7 +85,7 @@ def test_dense_is_there_and_never_refuses() -> None:
 
 
 def test_an_unknown_way_is_refused_with_the_nearest() -> None:
-    with refused("how='nonsense'", "dense", "auto"):
+    with refused("how='nonsense'"):
         formers.attend(*inputs(3), Full(), how="nonsense")
     with refused("how='dens'", "did you mean 'dense'?"):
         formers.attend(*inputs(3), Full(), how="dens")

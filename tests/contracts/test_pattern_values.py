@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from contracts.specimens import patterns
-from helpers import refused
 
+from contracts.specimens import patterns
 from formers.patterns import Causal, Full, Local, Pattern
+from helpers import refused
 
 SWEPT = pytest.mark.parametrize("pattern", patterns(), ids=repr)
 

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 import torch
-from contracts.specimens import BLOCK, patterns
-from helpers import refused
 
+from contracts.specimens import BLOCK, patterns
 from formers.core import Range
 from formers.patterns import Causal, Full, Local, Pattern
+from helpers import refused
 
 LENGTH = 2 * BLOCK + 1
 HEADS, LAYERS = 2, 3
@@ -64,7 +64,8 @@ def test_what_will_be_seen_is_kept(pattern: Pattern) -> None:
         still = seen[:, t:].any(dim=1).any(dim=0)
         kept = torch.tensor([bool(pattern.keeps(position, t)) for position in range(LENGTH)])
         assert torch.equal(kept, torch.as_tensor(pattern.keeps(torch.arange(LENGTH), t)).expand(LENGTH))
-        assert not (still & ~kept).any(), f"at t={t} these keys are forgotten and still seen: {(still & ~kept).nonzero().flatten().tolist()}"
+        missed = (still & ~kept).nonzero().flatten().tolist()
+        assert missed == [], f"at t={t} these keys are forgotten and still seen"
 
 
 @pytest.mark.parametrize("pattern", TIGHT, ids=repr)

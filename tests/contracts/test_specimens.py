@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from contracts.specimens import MEMBERS, PATTERNS, pattern_classes
 
 import formers
+from contracts.specimens import MEMBERS, PATTERNS, pattern_classes
 from formers.patterns import Pattern
 
 HERE = "tests/contracts/specimens.py"

@@ -121,13 +121,27 @@ def _request(
         raise FormersError(
             f"mask is {mask.dtype} of shape {tuple(mask.shape)}: it must be bool of shape ({q.shape[0]}, {m}), True = a real key."
         )
+    where = Range(max(0, m - n), n) if queries is None else queries
+    there = Range(0, m) if keys is None else keys
+    _check_positions("queries", where, q.shape[0], n)
+    _check_positions("keys", there, q.shape[0], m)
+    scores = (*q.shape[:2], n, m)
+    if bias is not None and (bias.dim() > 4 or any(b not in (1, s) for b, s in zip(bias.shape[::-1], scores[::-1], strict=False))):
+        raise FormersError(f"bias has shape {tuple(bias.shape)}: it must broadcast to (batch, heads, queries, keys) = {scores}.")
     return Request(
         pattern=pattern,
-        queries=Range(max(0, m - n), n) if queries is None else queries,
-        keys=Range(0, m) if keys is None else keys,
+        queries=where,
+        keys=there,
         heads=q.shape[1],
         scale=q.shape[3] ** -0.5 if scale is None else scale,
         valid=mask,
         bias=bias,
         dropout=dropout,
     )
+
+
+def _check_positions(name: str, positions: Positions, batch: int, length: int) -> None:
+    """Refuses positions of another number of tokens, which torch would broadcast into something else."""
+    shape = (positions.length,) if isinstance(positions, Range) else tuple(positions.index.shape)
+    if shape not in ((length,), (1, length), (batch, length)):
+        raise FormersError(f"{name} stand at positions of shape {shape}: give one a token, ({length},) or ({batch}, {length}).")

@@ -20,9 +20,7 @@ class PlainBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x one block deeper."""
         batch, length, dim = x.shape
-        q, k, v = (
-            t.view(batch, length, self.heads, dim // self.heads).transpose(1, 2) for t in self.qkv(self.norm1(x)).split(dim, dim=-1)
-        )
+        q, k, v = (t.view(batch, length, self.heads, dim // self.heads).transpose(1, 2) for t in self.qkv(self.norm1(x)).split(dim, dim=-1))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(batch, length, dim))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
@@ -44,4 +42,4 @@ class PlainDecoder(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.norm(x), self.tokens.weight)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))

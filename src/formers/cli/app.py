@@ -60,7 +60,8 @@ def main() -> None:
         sentence = _sentence(error)
         if sentence is None:
             raise
-        print(f"formers: {sentence}", file=sys.stderr)
+        if sentence:  # empty where the parser has printed the help of a command given without arguments
+            print(f"formers: {sentence}", file=sys.stderr)
         code = USAGE
     sys.exit(code)
 

@@ -1,0 +1,31 @@
+"""`formers generate`: writes with a trained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from formers.cli.common import Json, report
+
+
+def generate(
+    run: Annotated[Path, typer.Argument(help="A run, or any folder that save_pretrained wrote.")],
+    prompt: Annotated[str, typer.Option(help="What the text begins with; an encoder-decoder's source.")] = "",
+    max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 the model's own spread.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Choose among so many likeliest tokens only.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Choose among the fewest tokens that have this share of the probability.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.")] = None,
+    json: Json = False,
+) -> None:
+    """Write with the model of RUN."""
+    from formers.generation import generate as write
+    from formers.model import load
+
+    text = write(load(run), prompt, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if json:
+        report({"prompt": prompt, "text": text}, json=True)
+    else:
+        typer.echo(text)

@@ -1,0 +1,45 @@
+"""`formers train`: trains a member and prints what it reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from formers.cli.common import Json, Set, report
+from formers.cli.options import parse_set
+
+
+def train(
+    member: Annotated[str, typer.Argument(help="Which member; `formers members` lists them.")],
+    data: Annotated[str, typer.Option(help="A text file, a .tsv file of pairs, or stdlib: the running Python's own sources.")] = "stdlib",
+    out: Annotated[Path | None, typer.Option(help="The folder to save the run in; runs/MEMBER unless given.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Stop after so many steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A named configuration: base is the paper's.")] = None,
+    set_: Set = None,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of the batches.")] = 0,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, mps; auto takes what is there.")] = "auto",
+    counts: Annotated[bool, typer.Option("--counts", help="Fit an order-3 count model to the same text, for comparison.")] = False,
+    sample: Annotated[int, typer.Option(help="How many tokens of text to write at the end.")] = 0,
+    json: Json = False,
+) -> None:
+    """Train MEMBER on a text or on pairs, with a live bar, and judge it on held-out data."""
+    from formers.training import train as run
+
+    folder = out or Path("runs") / member
+    options = parse_set(set_ or [])
+    done = run(member, data, folder, steps=steps, minutes=minutes, preset=preset, seed=seed, device=device, **options)
+    results: dict[str, Any] = {"run": str(folder), **done.results}
+    if sample:
+        from formers.generation import generate
+
+        text = generate(done.model, "", max_new_tokens=sample, temperature=0.7, seed=seed)
+        typer.echo(f"\n--- a sample ---\n{text}\n----------------\n")
+    if counts and done.task.text is not None:
+        from formers.baselines import CountModel
+
+        counted = CountModel(done.task.text.train.numpy(), order=3)
+        results["count_bits_per_byte"] = counted.bits_per_byte(done.task.text.valid.numpy())
+    report(results, json)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, model_serializer, model_validator
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError, model_serializer, model_validator
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
 from typing_extensions import Self
 
 from formers.core.errors import FormersError, nearest
@@ -74,6 +74,14 @@ class Slot(Part):
         )
 
 
+def checked(what: str, kind: Any, value: Any) -> Any:
+    """The value as a kind (a type annotation), or one sentence that begins with `what`, names the value and says the rule."""
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise FormersError(f"{what}={value!r}: it should be {_rule(error.errors()[0])}.") from None
+
+
 def _sentence(cls: type[Part], error: ValidationError) -> str:
     """The first thing wrong, as one sentence that names the value, the rule and the fix."""
     faults = error.errors()
@@ -86,5 +94,8 @@ def _sentence(cls: type[Part], error: ValidationError) -> str:
         return f"{cls.__name__} has no option {name!r}: {nearest(name, cls.model_fields)}"
     if first["type"] == "missing":
         return f"{cls.__name__} needs {name!r}: give it a value."
-    rule = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return f"{cls.__name__} cannot take {name}={first['input']!r}: it should be {rule}."
+    return f"{cls.__name__} cannot take {name}={first['input']!r}: it should be {_rule(first)}."
+
+
+def _rule(fault: ErrorDetails) -> str:
+    return fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ")

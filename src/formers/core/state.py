@@ -121,9 +121,10 @@ class State:
             raise FormersError(f"reset got {done.dtype} of shape {tuple(done.shape)}: give one bool a row, shape ({self.batch},).")
         if self.empty:
             return self
-        start = torch.as_tensor(self.next, device=done.device).expand(self.batch)
+        start = torch.as_tensor(self.next, device=done.device).expand(self.batch).masked_fill(done, 0)
         steps = tuple(tuple(e and e.reset(done) for e in step) for step in self.steps)
-        return replace(self, steps=steps, next=start.masked_fill(done, 0))
+        # The one look into a tensor, once an episode: else the bound would grow for ever, and tables of positions with it.
+        return replace(self, steps=steps, next=start, bound=int(start.max()))
 
     def map(self, change: Callable[[Tensor], Tensor], batch: int | None = None) -> State:
         """The state with each of its tensors, batch first, changed."""

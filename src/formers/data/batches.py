@@ -39,7 +39,7 @@ class Language:
     def train_batch(self, size: int, seed: int, step: int) -> Batch:
         """`size` windows at random places of the training text."""
         rows = _windows(self.train, self.length, size, generator(seed, "batch", step))
-        return {"tokens": rows[:, :-1], "targets": rows[:, 1:]}
+        return {"tokens": rows[:, :-1].contiguous(), "targets": rows[:, 1:].contiguous()}
 
     def eval_batches(self, size: int) -> Iterator[Batch]:
         """The held-out text in windows side by side; every byte but the very first is predicted once."""

@@ -39,4 +39,3 @@ def read_pairs(path: str | Path, tokenizer: Tokenizer) -> PairedText:
             f"{path} has {len(pairs[False]) + len(pairs[True])} pairs, too few to hold out {HELD_OUT:.0%}: give at least a few dozen."
         )
     return PairedText(pairs[False], pairs[True], f"{path}, {len(pairs[False]):,} pairs to learn from and {len(pairs[True]):,} held out")
-

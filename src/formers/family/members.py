@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from formers.core import FormersError, nearest
+from formers.core.part import checked
 from formers.family import transformer
 from formers.model import Model, Spec, build
 
@@ -56,7 +57,8 @@ def spec(name: str, *, preset: str | None = None, **options: Any) -> Spec:
     for option, parameter in inspect.signature(known.recipe).parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in chosen:
             raise FormersError(f"{name} needs {option!r}: give it a value.")
-    return known.recipe(**chosen)
+    kinds = get_type_hints(known.recipe, include_extras=True)
+    return known.recipe(**{option: checked(f"{name} cannot take {option}", kinds[option], value) for option, value in chosen.items()})
 
 
 def create(name: str, *, preset: str | None = None, **options: Any) -> Model:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import PositiveInt
+
 from formers.depth import Stacked
 from formers.family.parts import position as positions
 from formers.family.parts import residual
@@ -24,15 +26,15 @@ BASE = {
 
 def transformer(
     *,
-    vocab: int,
-    source_vocab: int | None = None,
-    dim: int = 128,
-    heads: int = 4,
-    head_dim: int | None = None,
-    value_dim: int | None = None,
-    layers: int = 3,
-    hidden: int | None = None,
-    length: int = 128,
+    vocab: PositiveInt,
+    source_vocab: PositiveInt | None = None,
+    dim: PositiveInt = 128,
+    heads: PositiveInt = 4,
+    head_dim: PositiveInt | None = None,
+    value_dim: PositiveInt | None = None,
+    layers: PositiveInt = 3,
+    hidden: PositiveInt | None = None,
+    length: PositiveInt = 128,
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
     norm: str = "post",
@@ -55,17 +57,17 @@ def transformer(
 
 def encoder(
     *,
-    vocab: int | None = None,
-    features: int | None = None,
-    classes: int | None = None,
+    vocab: PositiveInt | None = None,
+    features: PositiveInt | None = None,
+    classes: PositiveInt | None = None,
     pool: str = "mean",
-    dim: int = 128,
-    heads: int = 4,
-    head_dim: int | None = None,
-    value_dim: int | None = None,
-    layers: int = 4,
-    hidden: int | None = None,
-    length: int = 256,
+    dim: PositiveInt = 128,
+    heads: PositiveInt = 4,
+    head_dim: PositiveInt | None = None,
+    value_dim: PositiveInt | None = None,
+    layers: PositiveInt = 4,
+    hidden: PositiveInt | None = None,
+    length: PositiveInt = 256,
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
     norm: str = "pre",
@@ -86,14 +88,14 @@ def encoder(
 
 def decoder(
     *,
-    vocab: int,
-    dim: int = 128,
-    heads: int = 4,
-    head_dim: int | None = None,
-    value_dim: int | None = None,
-    layers: int = 4,
-    hidden: int | None = None,
-    length: int = 256,
+    vocab: PositiveInt,
+    dim: PositiveInt = 128,
+    heads: PositiveInt = 4,
+    head_dim: PositiveInt | None = None,
+    value_dim: PositiveInt | None = None,
+    layers: PositiveInt = 4,
+    hidden: PositiveInt | None = None,
+    length: PositiveInt = 256,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     norm: str = "pre",

@@ -25,13 +25,23 @@ log = logging.getLogger(__name__)
 
 @overload
 def generate(
-    model: Model, prompt: str, max_new_tokens: int = ..., temperature: float = ..., top_k: int | None = ...,
-    top_p: float | None = ..., seed: int | None = ...,
+    model: Model,
+    prompt: str,
+    max_new_tokens: int = ...,
+    temperature: float = ...,
+    top_k: int | None = ...,
+    top_p: float | None = ...,
+    seed: int | None = ...,
 ) -> str: ...  # fmt: skip
 @overload
 def generate(
-    model: Model, prompt: Tensor, max_new_tokens: int = ..., temperature: float = ..., top_k: int | None = ...,
-    top_p: float | None = ..., seed: int | None = ...,
+    model: Model,
+    prompt: Tensor,
+    max_new_tokens: int = ...,
+    temperature: float = ...,
+    top_k: int | None = ...,
+    top_p: float | None = ...,
+    seed: int | None = ...,
 ) -> Tensor: ...  # fmt: skip
 @torch.inference_mode()
 def generate(
@@ -133,7 +143,9 @@ def _text(model: Model, prompt: str, new: int, choose: Chooser) -> str:
 
 def _check_prompt(prompt: Tensor) -> None:
     if prompt.dim() != 2 or prompt.is_floating_point() or prompt.shape[1] == 0:
-        raise FormersError(f"the prompt is {prompt.dtype} of shape {tuple(prompt.shape)}: give int64 of shape (batch, length), length 1 or more.")
+        raise FormersError(
+            f"the prompt is {prompt.dtype} of shape {tuple(prompt.shape)}: give int64 of shape (batch, length), length 1 or more."
+        )
 
 
 def _continue(model: Model, tokens: Tensor, new: int, choose: Chooser) -> Tensor:

@@ -19,7 +19,7 @@ from formers.core import Slot
 from formers.depth import Shared, Stacked
 from formers.feedforward import NoFeedForward
 from formers.heads import NoHead
-from formers.inspect.terminal import sayable
+from formers.inspect.terminal import TIMES, sayable
 from formers.model import Spec
 from formers.model.memory import NoMemory
 from formers.position import NoPosition
@@ -90,9 +90,11 @@ def _before(spec: Spec, side: str) -> list[str]:
 
 
 def _times(spec: Spec) -> str:
+    """How often the block is applied, and what is unusual about it."""
+    times = f"{TIMES} {spec.depth.steps}"
     if isinstance(spec.depth, Stacked):
-        return f"× {spec.depth.layers}"
-    return f"× {spec.depth.steps}, {'one set of weights' if isinstance(spec.depth, Shared) else type(spec.depth).__name__}"
+        return times
+    return f"{times}, {'the same weights' if isinstance(spec.depth, Shared) else type(spec.depth).__name__}"
 
 
 def _under(mark: str) -> str:

@@ -56,7 +56,7 @@ def list_members(encoding: str = "utf-8") -> Table:
     """The members as a table: name, what it is in a line, its presets."""
     table = _table("member", "what it is", "presets")
     for fact in members_facts():
-        table.add_row(Text(fact["name"], "bold"), sayable(fact["about"], encoding), ", ".join(fact["presets"]))
+        _row(table, fact["name"], sayable(fact["about"], encoding), ", ".join(fact["presets"]))
     return table
 
 
@@ -76,7 +76,9 @@ def member_spec(name: str, vocab: int | None = None, preset: str | None = None, 
     return spec_of(name, preset=preset, **chosen)
 
 
-def member_facts(name: str, vocab: int | None = None, preset: str | None = None, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def member_facts(
+    name: str, vocab: int | None = None, preset: str | None = None, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Everything that a description says, ready for JSON."""
     known, spec = member(name), member_spec(name, vocab, preset, options)
     model = weightless(spec)
@@ -104,52 +106,53 @@ def describe_member(
     """The description of a member for rich to print: what it is, slots and sizes, parameters, one block, and its options."""
     facts, spec = member_facts(name, vocab, preset, options), member_spec(name, vocab, preset, options)
     title = Text(name, "bold").append(f" ({preset})" if preset else "", "not bold")
-    parts: list[RenderableType] = [
-        title,
-        Text(sayable(facts["about"], encoding)),
+    paragraphs: list[RenderableType] = [
         _slots(_stacks(spec)),
         _sizes(_stacks(spec)),
-        _parameters(facts["parameters"], encoding),
-        Text(),
+        _parameters(facts["parameters"], getattr(spec.head, "tied", False), encoding),
         Text(draw_block(spec, encoding), no_wrap=True),
-        Text(),
         _options(facts),
     ]
-    return Group(*parts)
+    return Group(title, Text(sayable(facts["about"], encoding)), *(part for paragraph in paragraphs for part in (Text(), paragraph)))
 
 
 def _stacks(spec: Spec) -> list[Stack]:
     if spec.encoder is None:
-        return [Stack("value", spec)]
+        return [Stack("stack", spec)]
     return [Stack("encoder", spec.encoder), Stack("decoder", spec)]
 
 
 def _slots(stacks: list[Stack]) -> Table:
-    """A row for each slot; one column for stacks that have the same part there would hide that there are two."""
-    table = _table("slot", *(stack.title for stack in stacks))
+    """A row for each slot, with the part that each stack has there."""
+    table = _table("slot", *_titles(stacks))
     for slot in stacks[-1].slots:
-        table.add_row(slot, *(spell(stack.slots[slot], defaults=True) for stack in stacks))
+        _row(table, slot, *(spell(stack.slots[slot], defaults=True) for stack in stacks))
     return table
 
 
 def _sizes(stacks: list[Stack]) -> Table:
-    table = _table("size", *(stack.title for stack in stacks))
+    """A row for each size; an encoder without a vocabulary shares its decoder's."""
+    table = _table("size", *_titles(stacks))
     for size in stacks[-1].sizes:
-        table.add_row(size, *(str(stack.sizes.get(size, "shared" if size == "vocab" else "")) for stack in stacks))
+        _row(table, size, *(str(stack.sizes.get(size, "shared" if size == "vocab" else "")) for stack in stacks))
     return table
 
 
-def _parameters(facts: Mapping[str, Any], encoding: str) -> Table:
+def _titles(stacks: list[Stack]) -> list[str]:
+    return [stack.title for stack in stacks] if len(stacks) > 1 else ["value"]
+
+
+def _parameters(facts: Mapping[str, Any], tied: bool, encoding: str) -> Table:
     """A row for each part that the member has, with its share drawn."""
     total = facts["total"]
-    table = _table("parameters", "number", "share")
+    table = _table("parameters", "number", "share", "")
     table.columns[1].justify = table.columns[2].justify = "right"
-    table.add_column("")
     for part, count in facts["parts"].items():
-        if count or part == "head":
-            note = "█" * round(BAR * count / total) if count else "shares the embedding's table"
-            table.add_row(part, f"{count:,}", f"{100 * count / total:.1f}%", sayable(note, encoding))
-    table.add_row("total", f"{total:,}", "", "", style="bold")
+        if count:
+            _row(table, part, f"{count:,}", f"{100 * count / total:.1f}%", sayable("█" * round(BAR * count / total), encoding))
+        elif part == "head" and tied:
+            _row(table, part, "0", "", "reads the embedding's table")
+    _row(table, "total", f"{total:,}", "", "", style="bold")
     return table
 
 
@@ -158,7 +161,7 @@ def _options(facts: Mapping[str, Any]) -> Table:
     table = _table("option", "default", *facts["presets"])
     for option, fact in facts["options"].items():
         default = "required" if fact["required"] else _shown(fact["default"])
-        table.add_row(option, default, *(_shown(values[option]) if option in values else "" for values in facts["presets"].values()))
+        _row(table, option, default, *(_shown(values[option]) if option in values else "" for values in facts["presets"].values()))
     return table
 
 
@@ -167,7 +170,12 @@ def _shown(value: object) -> str:
 
 
 def _table(*titles: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=True, pad_edge=False, header_style="dim")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
     for title in titles:
         table.add_column(title, overflow="fold")
     return table
+
+
+def _row(table: Table, *cells: str, style: str = "") -> None:
+    """Adds a row of plain text: brackets in it are not rich's markup."""
+    table.add_row(*(Text(cell) for cell in cells), style=style)

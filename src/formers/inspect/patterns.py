@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from formers.core import FormersError, nearest
 from formers.inspect.picture import FAINT, INK, LINE, TEXT, new_figure, save_figure, tidy, write_caption
-from formers.inspect.terminal import has_unicode, lines_of, margin, ruler, sayable
+from formers.inspect.terminal import TIMES, has_unicode, lines_of, margin, ruler, sayable
 from formers.inspect.words import spell
 from formers.patterns import Pattern
 
@@ -50,7 +50,7 @@ def pattern_named(name: str, options: Mapping[str, Any] | None = None) -> Patter
 
 
 def pattern_facts(pattern: Pattern, length: int = 32, heads: int = 1, layer: int = 0) -> dict[str, Any]:
-    """What a drawing shows, ready for JSON: the pattern, its density, and for each head (one if they are alike) a row of 0 and 1 a query."""
+    """What a drawing shows, ready for JSON: the pattern, its density, and for each head that differs a row of 0 and 1 a query."""
     drawn = _drawn(pattern, length, heads, layer)
     return {
         "pattern": pattern.model_dump(mode="json"),
@@ -65,9 +65,7 @@ def pattern_facts(pattern: Pattern, length: int = 32, heads: int = 1, layer: int
     }
 
 
-def draw_pattern(
-    pattern: Pattern, length: int = 32, heads: int = 1, layer: int = 0, columns: int = 80, encoding: str = "utf-8"
-) -> str:
+def draw_pattern(pattern: Pattern, length: int = 32, heads: int = 1, layer: int = 0, columns: int = 80, encoding: str = "utf-8") -> str:
     """The pattern as lines of at most `columns` characters, of ASCII alone if the encoding is not UTF-8; heads that differ one by one."""
     drawn = _drawn(pattern, length, heads, layer)
     lines, pairs = [], 1
@@ -76,7 +74,7 @@ def draw_pattern(
         lines += [title, *rows, ""] if title else [*rows, ""]
     words = drawn.caption
     if pairs > 1:
-        words += f" Each mark stands for {pairs} keys × {2 * pairs} queries, shaded by the share allowed."
+        words += f" Each mark stands for {pairs} keys {TIMES} {2 * pairs} queries, shaded by the share allowed."
     return sayable("\n".join([*lines, *lines_of(words, columns)]), encoding)
 
 
@@ -85,11 +83,12 @@ def save_pattern(pattern: Pattern, path: str | Path, length: int = 32, heads: in
     drawn = _drawn(pattern, length, heads, layer)
     across = min(4, len(drawn.mask))
     down = math.ceil(len(drawn.mask) / across)
-    figure = new_figure(path, 3.4 * across if across > 1 else 4.2, (3.6 * down if across > 1 else 4.2) + 0.4)
+    side = 4.2 if across == 1 else 3.0
+    figure = new_figure(path, side * across, (side + 0.2) * down + 0.1)
     from matplotlib.colors import ListedColormap
 
     colours = ListedColormap([FAINT, INK])
-    panels = figure.subplots(down, across, squeeze=False).flat
+    panels = list(figure.subplots(down, across, squeeze=False).flat)
     for axes, mask, title in zip(panels, drawn.mask, drawn.heads, strict=False):
         axes.imshow(mask.numpy(), cmap=colours, vmin=0, vmax=1, interpolation="none", extent=(0, length, length, 0))
         if length <= 64:
@@ -99,7 +98,7 @@ def save_pattern(pattern: Pattern, path: str | Path, length: int = 32, heads: in
         _ticks(axes, length)
         if title:
             axes.set_title(title.strip(), fontsize=9, color=TEXT)
-    for axes in list(panels)[len(drawn.mask) :]:
+    for axes in panels[len(drawn.mask) :]:
         axes.set_visible(False)
     write_caption(figure, drawn.caption)
     return save_figure(figure, path)

@@ -22,11 +22,10 @@ def new_figure(path: str | Path, width: float, height: float) -> Any:
         raise FormersError(f"{path.name!r} is no name for a picture: end it in {' or '.join(SUFFIXES)}.")
     try:
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
         raise FormersError(f"a picture like {path.name!r} needs matplotlib: pip install 'formers[plot]'.") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
-    return figure
+    return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
 
 
 def write_caption(figure: Any, caption: str) -> None:

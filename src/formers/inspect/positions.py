@@ -86,10 +86,8 @@ def _colours(table: Tensor) -> Text:
 
 def _colour(value: float) -> Color:
     """The colour of a value in -1 ... 1, between its two neighbours in COLOURS."""
-    for (low, first), (high, second) in pairwise(COLOURS):
-        if value <= high:
-            break
-    share = min(max((value - low) / (high - low), 0.0), 1.0)
+    (low, first), (high, second) = next(pair for pair in pairwise(COLOURS) if value <= pair[1][0])
+    share = (value - low) / (high - low)
     red, green, blue = (round(a + share * (b - a)) for a, b in zip(first, second, strict=True))
     return Color.from_rgb(red, green, blue)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import codecs
 import textwrap
 
+TIMES = "\N{MULTIPLICATION SIGN}"
 PLAIN = str.maketrans(
     {
         "│": "|", "─": "-", "├": "+", "┤": "+", "┼": "+", "┬": "+", "┴": "+", "╭": "+", "╮": "+", "╰": "+", "╯": "+", "▼": "v",
-        "█": "#", "▓": "*", "▒": "+", "░": "-", "■": "#", "·": ".", "→": "->", "←": "<-", "↓": "v", "×": "x", "…": "...",
+        "█": "#", "▓": "*", "▒": "+", "░": "-", "■": "#", "·": ".", "→": "->", "←": "<-", "↓": "v", "…": "...", TIMES: "x",
     }
 )  # fmt: skip
 """What stands for a mark where only ASCII can be shown."""

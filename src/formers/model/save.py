@@ -64,7 +64,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
     except (SafetensorError, OSError) as error:
         raise FormersError(f"{folder / WEIGHTS} is damaged ({error}): take it from a copy, or train again.") from None
     _check_weights(model, weights, folder)
-    model.load_state_dict(weights)
+    model.load_state_dict(weights, assign=True)  # as they were saved, in their type, too
     return model.to(device).eval()
 
 
@@ -75,7 +75,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise FormersError(f"{folder} is not a saved model: it has no {CONFIG}; give a folder that formers wrote.") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise FormersError(f"{folder / CONFIG} is not JSON: take it from a copy, or train again.") from None
-    if not isinstance(config, dict) or "spec" not in config:
+    if not isinstance(config, dict) or not isinstance(config.get("spec"), dict):
         raise FormersError(f"{folder / CONFIG} has no spec: it is not a formers model; give a folder that formers wrote.")
     return config
 

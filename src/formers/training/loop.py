@@ -28,10 +28,11 @@ EXACT_MATCHES = 500
 
 
 class Trained(NamedTuple):
-    """A trained model and the figures it reached on held-out data."""
+    """A trained model, the figures it reached on held-out data, and what it learnt from."""
 
     model: Model
     results: dict[str, float]
+    task: Task
 
 
 @dataclass
@@ -44,6 +45,8 @@ class Loop:
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    smooth: float = math.nan
+    """A running mean of the loss, for people to read."""
     optimizer: torch.optim.Optimizer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,6 +86,7 @@ class Loop:
             raise FormersError(f"the loss is {loss} at step {self.step + 1}: lower learning_rate={self.settings.learning_rate:g}.")
         self.step += 1
         self.tokens += batch["targets"].numel()
+        self.smooth = loss if math.isnan(self.smooth) else 0.95 * self.smooth + 0.05 * loss
         self.seconds += time.perf_counter() - start
         return loss
 
@@ -96,7 +100,7 @@ def train(
     minutes: float | None = None,
     preset: str | None = None,
     seed: int = 0,
-    device: str = "cpu",
+    device: str = "auto",
     quiet: bool = False,
     **options: Any,
 ) -> Trained:
@@ -109,7 +113,7 @@ def train(
     task = prepare(member, data, preset, sizes)
     folder = None if out is None else _folder(out)
     torch.manual_seed(seed)
-    model = build(task.spec).to(device).train()
+    model = build(task.spec).to(pick_device(device)).train()
     model.tokenizer = task.tokenizer
     loop = Loop(model, task, chosen)
     with Log(folder, quiet=quiet) as log:
@@ -121,22 +125,25 @@ def train(
         model.save_pretrained(folder)
         facts = {"member": member, "data": str(data), "settings": chosen.model_dump(mode="json"), "results": results}
         write(folder / "run.json", (json.dumps(facts, indent=2) + "\n").encode())
-    return Trained(model.eval(), results)
+    return Trained(model.eval(), results, task)
 
 
 def run(loop: Loop, log: Log) -> None:
     """Takes steps until the budget is spent."""
-    smooth, every = math.nan, loop.settings.eval_every
+    every = loop.settings.eval_every
     while loop.progress < 1.0:
-        loss = loop.advance()
-        smooth = loss if math.isnan(smooth) else 0.95 * smooth + 0.05 * loss
-        figures = {"loss": smooth, "tokens/s": loop.tokens / loop.seconds}
-        log.step(loop.step, loop.progress, figures)
-        log.record(step=loop.step, loss=loss, seconds=round(loop.seconds, 3))
+        take_step(loop, log)
         if every is not None and loop.step % every == 0:
             held = evaluate(loop.model, loop.task.batches, loop.settings.batch, loop.settings.eval_batches)
             log.record(step=loop.step, valid_loss=held["loss"])
             log.say(f"step {loop.step:,}: loss {held['loss']:.4f} on held-out data")
+
+
+def take_step(loop: Loop, log: Log) -> None:
+    """One step with all that the loop does around it: the batch, the guard, the bar and the record."""
+    loss = loop.advance()
+    log.step(loop.step, loop.progress, {"loss": loop.smooth, "tokens/s": loop.tokens / loop.seconds})
+    log.record(step=loop.step, loss=loss, seconds=round(loop.seconds, 3))
 
 
 def judge(loop: Loop) -> dict[str, float]:
@@ -160,6 +167,17 @@ def _part(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[st
 def _defaults(member: str) -> dict[str, Any]:
     """Training settings that the member's paper asks for."""
     return dict(find_member(member).training)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a name; auto takes an accelerator where there is one."""
+    if name == "auto":
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return found or torch.device("cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError):
+        raise FormersError(f"device={name!r} is not to be had here: use cpu, or auto for what is there.") from None
 
 
 def _folder(out: str | Path) -> Path:

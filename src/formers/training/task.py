@@ -12,7 +12,7 @@ from formers.data.pairs import read_pairs
 from formers.data.text import Text
 from formers.family import spec as member_spec
 from formers.heads import LanguageModel, MaskedLM
-from formers.model import Spec
+from formers.model import Spec, check
 
 
 class Task(NamedTuple):
@@ -35,6 +35,7 @@ def prepare(member: str, data: str | Path, preset: str | None = None, options: d
     if vocab < tokenizer.vocab:
         raise FormersError(f"vocab={vocab} is smaller than the {tokenizer.vocab} ids of the data: leave it out.")
     made = member_spec(member, preset=preset, **{**options, "vocab": vocab})
+    check(made)  # before the data are read
     return task_of(made, tokenizer, data)
 
 

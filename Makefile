@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh machine with Python, make and a package index:
+#   make demo   trains a small Transformer on the running Python's own sources and lets it write
+#   make test   runs the tests
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test setup lint clean
+.DELETE_ON_ERROR:
+
+demo: .venv/.core
+	$(BIN)/formers train decoder --data stdlib --minutes 4.5 --out runs/demo --counts --sample 400 $(DEMO)
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
+
+setup: .venv/.dev
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv runs
+
+.venv/.python:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/.core: .venv/.python pyproject.toml constraints.txt
+	@echo "installing what formers needs into .venv (once; a minute or two)"
+	$(INSTALL) --editable .
+	touch $@
+
+.venv/.dev: .venv/.python pyproject.toml constraints.txt
+	@echo "installing what development needs into .venv (once; a minute or two)"
+	$(INSTALL) --editable '.[dev]'
+	touch $@ .venv/.core

@@ -1,0 +1,1 @@
+"""Speed, measured: ratios of things run alternately in one process."""

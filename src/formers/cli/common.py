@@ -1,0 +1,31 @@
+"""Options that several verbs share, and how a verb ends: a table for people, one line of JSON for programs."""
+
+from __future__ import annotations
+
+import json as text
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A size or setting, e.g. layers=8; may be repeated.")]
+Check = Annotated[bool, typer.Option("--check", help="Exit with code 1 where a stated figure is missed.")]
+
+DIGITS = {"exact_match": 4, "loss": 4, "seconds": 1}
+
+
+def report(results: Mapping[str, object], json: bool) -> None:
+    """Prints results, one a line, or as the last line one JSON object."""
+    if json:
+        typer.echo(text.dumps(results))
+        return
+    width = max(len(name) for name in results)
+    for name, value in results.items():
+        typer.echo(f"{name.replace('_', ' '):<{width}}  {_word(name, value)}")
+
+
+def _word(name: str, value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{DIGITS.get(name, 4)}f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

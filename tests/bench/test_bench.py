@@ -1,0 +1,34 @@
+"""The benches run, alternate, and judge what they measured; speed itself is judged by `formers bench --check`, never here."""
+
+from __future__ import annotations
+
+import pytest
+
+from formers.bench import decode, train
+from formers.bench.timing import alternate, ratio
+
+
+def test_things_take_turns_in_alternating_order():
+    calls = []
+    times = alternate({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3, warmup=1)
+    assert "".join(calls) == "ab" + "ab" + "ba" + "ab"
+    assert {name: len(t) for name, t in times.items()} == {"a": 3, "b": 3}
+
+
+def test_a_ratio_is_the_median_of_neighbours():
+    assert ratio({"a": [1.0, 4.0, 9.0], "b": [1.0, 2.0, 3.0]}, "a", "b") == 2.0
+
+
+def test_the_decode_bench_compares_equal_logits():
+    results = decode.bench_decode(context=40, rounds=1)
+    assert results["largest_difference"] < 1e-4
+    assert results["cached_seconds"] > 0
+    assert results["speedup"] == pytest.approx(results["recomputed_seconds"] / results["cached_seconds"])
+
+
+def test_the_train_bench_measures_both_sides(monkeypatch):
+    monkeypatch.setattr(train, "SIZES", dict(vocab=256, dim=16, heads=2, layers=1, hidden=32, length=16))
+    monkeypatch.setattr(train, "BATCH", 2)
+    results = train.bench_train(rounds=1)
+    assert results["ours_to_plain"] == pytest.approx(results["our_seconds"] / results["plain_seconds"])
+    assert set(train.LIMITS) <= set(results)

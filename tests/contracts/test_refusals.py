@@ -1,0 +1,79 @@
+"""Every refusal in the table is met by some spec, before a weight is allocated, in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from formers import Spec
+from formers.core import Sizes
+from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.model.check import REFUSALS, Refusal, check
+from formers.patterns import Full
+from helpers import refused
+
+PLAIN = formers.spec("decoder", vocab=10, dim=16, heads=2, layers=1)
+PAIR = formers.spec("transformer", vocab=10, dim=16, heads=2, layers=1)
+
+
+def but(spec: Spec, **changes: object) -> Spec:
+    return spec.model_copy(update=changes)
+
+
+# One spec for every refusal of the table, and what its sentence must name.
+REFUSED: list[tuple[Spec, str]] = [
+    (but(PLAIN, heads=3), "heads=3"),
+    (but(PLAIN, features=4), "features=4"),
+    (but(PLAIN, vocab=None, head=Classify(classes=2)), "give vocab"),
+    (but(PLAIN, vocab=None, features=4), "features=4"),
+    (but(PLAIN, pattern=Full()), "Full"),
+    (but(PAIR, encoder=but(PAIR.encoder, encoder=PAIR.encoder)), "two stacks"),
+    (but(PAIR, encoder=but(PAIR.encoder, head=Classify(classes=2))), "NoHead"),
+    (but(PAIR, head=Classify(classes=2)), "Classify"),
+    (but(PAIR, head=MaskedLM()), "MaskedLM"),
+    (but(PAIR, encoder=but(PAIR.encoder, dim=8)), "dim=8"),
+    (but(PAIR, encoder=but(PAIR.encoder, heads=3)), "heads=3"),
+]
+ALLOWED = [
+    PLAIN,
+    PAIR,
+    but(PLAIN, heads=3, head_dim=5),
+    but(PLAIN, pattern=Full(), head=MaskedLM()),
+    but(PLAIN, pattern=Full(), head=NoHead()),
+    but(PLAIN, vocab=None, features=4, pattern=Full(), head=Classify(classes=2)),
+    but(PAIR, encoder=but(PAIR.encoder, dim=8, vocab=7)),
+]
+
+
+def first_met(spec: Spec) -> Refusal | None:
+    return next((r for r in REFUSALS if r.when(spec)), None)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=range(len(REFUSALS)))
+def test_every_refusal_is_met_by_a_spec_above(refusal: Refusal) -> None:
+    met = [spec for spec, _ in REFUSED if first_met(spec) is refusal]
+    assert met, "a refusal in formers/model/check.py has no spec that meets it first: add one to REFUSED in this file."
+
+
+@pytest.mark.parametrize(("spec", "word"), REFUSED)
+def test_refused_in_one_sentence_before_a_weight_is_allocated(spec: Spec, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocate(*_: object, **__: object) -> None:
+        raise AssertionError("a weight was allocated")
+
+    monkeypatch.setattr(torch.nn.Module, "register_parameter", allocate)
+    for refuse in (check, formers.build):
+        with refused(word):
+            refuse(spec)
+
+
+@pytest.mark.parametrize("spec", ALLOWED)
+def test_what_works_is_not_refused(spec: Spec) -> None:
+    assert first_met(spec) is None
+    formers.build(spec)
+    assert isinstance(spec.sizes, Sizes)
+
+
+def test_a_language_model_over_masked_tokens_is_no_language_model() -> None:
+    assert issubclass(MaskedLM, LanguageModel)
+    check(but(PLAIN, pattern=Full(), head=MaskedLM()))

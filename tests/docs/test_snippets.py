@@ -1,0 +1,141 @@
+"""What the documents say is so: their Python runs, their marked commands run and print what is shown, their links lead somewhere.
+
+The blocks of one document run in order in a process of their own: a part that a document defines would else stay registered, and be
+swept by other tests. That process is this file, called with the document's path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import formers
+
+ROOT = Path(__file__).parents[2]
+GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*GUIDES, ROOT / "EQUATIONS.md"]
+FENCED = re.compile(r"^(?P<run><!-- run -->\n\n?)?```(?P<kind>[a-z]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PROMPT = "$ "
+
+
+class Block(NamedTuple):
+    """A fenced block of a document: its language, its text, the line before its first, and whether its commands are to be run."""
+
+    kind: str
+    body: str
+    line: int
+    run: bool
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a document, in order."""
+    return [Block(m["kind"], m["body"], text.count("\n", 0, m.start("body")), m["run"] is not None) for m in FENCED.finditer(text)]
+
+
+def commands(body: str) -> list[tuple[str, list[str]]]:
+    """The commands of a console block, each with the lines of output shown below it."""
+    found: list[tuple[str, list[str]]] = []
+    for line in body.replace("\\\n", " ").splitlines():
+        if line.startswith(PROMPT):
+            found.append((line.removeprefix(PROMPT), []))
+        elif found:
+            found[-1][1].append(line.rstrip())
+    return found
+
+
+def run_command(line: str, shown: list[str]) -> None:
+    """Runs a `formers` command; fails unless it ends in 0 and prints what is shown."""
+    from typer.testing import CliRunner
+
+    from formers.cli.app import app
+
+    result = CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False, env={"COLUMNS": "80"})
+    assert result.exit_code == 0, f"{line} ended in {result.exit_code}: {result.output}"
+    printed = "\n".join(text.rstrip() for text in result.stdout.splitlines())
+    wanted = "\n".join(shown).strip("\n")
+    assert wanted in printed, f"{line} is shown to print\n{wanted}\nand prints\n{printed}"
+
+
+def run_document(path: Path) -> None:
+    """Runs all Python of a document in one namespace, and between it the commands that are marked."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    space = types.ModuleType("snippets")
+    sys.modules["snippets"] = space  # pydantic and dataclasses look a class's names up in its module
+    for block in blocks(path.read_text(encoding="utf-8")):
+        if block.kind == "python":
+            exec(compile("\n" * block.line + block.body, str(path), "exec"), space.__dict__)
+        elif block.run:
+            for line, shown in commands(block.body):
+                if line.startswith("formers "):
+                    run_command(line, shown)
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda p: p.name)
+def test_every_snippet_runs(path: Path, tmp_path: Path) -> None:
+    found = blocks(path.read_text(encoding="utf-8"))
+    assert any(b.kind == "python" for b in found), f"{path.name} has no Python to run"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, __file__, str(path)], cwd=tmp_path, env=environment, capture_output=True, check=False, encoding="utf-8"
+    )
+    assert done.returncode == 0, f"{path.name} does not run:\n{done.stderr}"
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda p: p.name)
+def test_a_mark_stands_before_commands_only(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    marked = [b for b in blocks(text) if b.run]
+    assert len(marked) == text.count("<!-- run -->"), "a mark <!-- run --> stands before no fenced block"
+    for block in marked:
+        assert block.kind == "console"
+        assert any(line.startswith("formers ") for line, _ in commands(block.body)), f"nothing to run at line {block.line}"
+
+
+def test_blocks_and_commands_are_read_as_they_are_written() -> None:
+    text = "a\n```python\nx = 1\n```\n<!-- run -->\n```console\n$ formers a \\\n  b\nout\n$ ls\n```\n```text\n$ formers c\n```\n"
+    assert blocks(text) == [
+        Block("python", "x = 1\n", 2, False),
+        Block("console", "$ formers a \\\n  b\nout\n$ ls\n", 6, True),
+        Block("text", "$ formers c\n", 12, False),
+    ]
+    assert commands(blocks(text)[1].body) == [("formers a    b", ["out"]), ("ls", [])]
+
+
+def test_the_readme_names_the_two_commands_and_no_machine() -> None:
+    readme, makefile = (ROOT / "README.md").read_text(encoding="utf-8"), (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in ("demo", "test"):
+        assert f"make {target}" in readme
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    assert str(ROOT) not in readme
+    assert re.search(r"/home/|/root/|/tmp/|index-url|pypi", readme, re.IGNORECASE) is None
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_every_relative_link_leads_to_a_file(path: Path) -> None:
+    prose = re.sub(r"`[^`\n]*`", "", FENCED.sub("", path.read_text(encoding="utf-8")))
+    links = [link.partition("#")[0] for link in LINK.findall(prose) if not re.match(r"[a-z]+:", link)]
+    assert [link for link in links if link and not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", [n for n in dir(formers) if not n.startswith("_")])
+def test_every_public_name_explains_itself(name: str) -> None:
+    doc = getattr(formers, name).__doc__
+    assert doc, f"formers.{name} has no docstring"
+    assert not doc.startswith(f"{name}("), f"formers.{name} has the docstring that dataclasses write"
+    assert doc.strip().split("\n")[0].endswith((".", ":")), f"formers.{name}'s docstring begins with no sentence"
+
+
+if __name__ == "__main__":
+    run_document(Path(sys.argv[1]))

@@ -1,0 +1,157 @@
+"""The vanilla members equal torch.nn's with the same weights: logits, loss and every gradient, in float64 to 1e-10."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import formers
+from formers import Model
+from formers.attention import DotProduct
+from formers.core import Range, Sizes, Stream
+from formers.patterns import Causal, Full, Pattern
+from formers.score import NoScore
+from helpers import close
+from parity.copying import Pair, attention, copy, layer, linear, same_gradients, shake, sinusoid
+
+VOCAB, DIM, HEADS, HIDDEN, LAYERS, LENGTH = 13, 16, 4, 24, 2, 7
+SIZES = {"dim": DIM, "heads": HEADS, "hidden": HIDDEN, "layers": LAYERS, "length": 16, "dropout": 0.0}
+KINDS = pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("post", "gelu"), ("pre", "relu"), ("pre", "gelu")])
+SOURCE_MASK = torch.tensor([[True] * 7, [True] * 4 + [False] * 3, [True] * 1 + [False] * 6])
+TARGET_MASK = torch.tensor([[True] * 3 + [False] * 2, [True] * 5, [True] * 4 + [False]])
+
+
+def peer(kind: type[nn.Module], stack: type[nn.Module], norm: str, activation: str) -> nn.Module:
+    """A stack of torch.nn's layers with a last norm where pre-norm needs one (nn.Transformer would add it to post-norm, too)."""
+    one = kind(DIM, HEADS, HIDDEN, dropout=0.0, activation=activation, batch_first=True, norm_first=norm == "pre", dtype=torch.float64)
+    options = {} if stack is nn.TransformerDecoder else {"enable_nested_tensor": False}
+    return stack(one, LAYERS, norm=nn.LayerNorm(DIM, dtype=torch.float64) if norm == "pre" else None, **options)
+
+
+def stack_pairs(ours: nn.Module, theirs: nn.Module) -> list[Pair]:
+    pairs = [pair for a, b in zip(ours.depth.blocks, theirs.layers, strict=True) for pair in layer(a, b)]
+    return pairs if theirs.norm is None else [*pairs, *linear(ours.final, theirs.norm)]
+
+
+def table_of(model: Model) -> Tensor:
+    """A copy of the embedding table that gathers gradients of its own."""
+    return model.embedding.weight.detach().clone().requires_grad_()
+
+
+def embed(table: Tensor, tokens: Tensor) -> Tensor:
+    """sqrt(d) E[token] + PE."""
+    return table[tokens] * DIM**0.5 + sinusoid(tokens.shape[1], DIM)
+
+
+def loss_of(logits: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
+    real = torch.ones_like(targets, dtype=torch.bool) if mask is None else mask
+    return F.cross_entropy(logits[real], targets[real])
+
+
+@KINDS
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "padded"])
+def test_encoder_decoder(norm: str, activation: str, masked: bool) -> None:
+    options = {**SIZES, "norm": norm, "activation": activation, "label_smoothing": 0.0}
+    model = shake(formers.create("transformer", vocab=VOCAB, **options).double())
+    theirs = nn.Transformer(
+        DIM, batch_first=True, dtype=torch.float64,
+        custom_encoder=peer(nn.TransformerEncoderLayer, nn.TransformerEncoder, norm, activation),
+        custom_decoder=peer(nn.TransformerDecoderLayer, nn.TransformerDecoder, norm, activation),
+    )  # fmt: skip
+    pairs = stack_pairs(model.encoder, theirs.encoder) + stack_pairs(model.stack, theirs.decoder)
+    copy(pairs, theirs)
+    table = table_of(model)
+    source, target, targets = (torch.randint(VOCAB, (3, n)) for n in (7, 5, 5))
+    source_mask, mask = (SOURCE_MASK, TARGET_MASK) if masked else (None, None)
+
+    out = model(source, target, targets, source_mask=source_mask, mask=mask)
+    ignored, after = (None, None) if not masked else (~SOURCE_MASK, ~TARGET_MASK)
+    hidden = theirs(
+        embed(table, source), embed(table, target),
+        tgt_mask=torch.ones(5, 5, dtype=torch.bool).triu(1), tgt_is_causal=True,
+        src_key_padding_mask=ignored, tgt_key_padding_mask=after, memory_key_padding_mask=ignored,
+    )  # fmt: skip
+    logits = hidden @ table.T
+    real = torch.ones(3, 5, dtype=torch.bool) if mask is None else mask
+    close(out.logits[real], logits[real])
+    loss = loss_of(logits, targets, mask)
+    close(out.loss, loss)
+    out.loss.backward()
+    loss.backward()
+    same_gradients(pairs)
+    close(model.embedding.weight.grad, table.grad)
+
+
+@KINDS
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "padded"])
+def test_encoder(norm: str, activation: str, masked: bool) -> None:
+    model = shake(formers.create("encoder", vocab=VOCAB, **SIZES, norm=norm, activation=activation).double())
+    theirs = peer(nn.TransformerEncoderLayer, nn.TransformerEncoder, norm, activation)
+    pairs = stack_pairs(model.stack, theirs)
+    copy(pairs, theirs)
+    table = table_of(model)
+    tokens, targets = (torch.randint(VOCAB, (3, LENGTH)) for _ in range(2))
+    mask = SOURCE_MASK if masked else None
+
+    out = model(tokens, targets, mask=mask)
+    hidden = theirs(embed(table, tokens), src_key_padding_mask=None if mask is None else ~mask)
+    logits = hidden @ table.T
+    real = torch.ones(3, LENGTH, dtype=torch.bool) if mask is None else mask
+    close(out.logits[real], logits[real])
+    close(out.hidden[real], hidden[real])
+    loss = loss_of(logits, targets, mask)
+    close(out.loss, loss)
+    out.loss.backward()
+    loss.backward()
+    same_gradients(pairs)
+    close(model.embedding.weight.grad, table.grad)
+
+
+def sizes(head_dim: int) -> Sizes:
+    return Sizes(
+        dim=DIM, heads=HEADS, head_dim=head_dim, value_dim=head_dim, length=LENGTH, steps=1, dropout=0.0, attention_dropout=0.0
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", [Full(), Causal()], ids=repr)
+def test_self_attention(pattern: Pattern) -> None:
+    ours = shake(DotProduct().build(sizes(DIM // HEADS), pattern, NoScore()).double())
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True, dtype=torch.float64)
+    pairs = attention(ours, theirs)
+    copy(pairs, theirs)
+    x = torch.randn(2, LENGTH, DIM, dtype=torch.float64, requires_grad=True)
+    y, left = ours(x, Stream(Range(0, LENGTH)), None, 0)
+    z, _ = theirs(x, x, x, attn_mask=~pattern.mask(LENGTH)[0], need_weights=False)
+    assert left is None
+    close(y, z)
+    (a,), (b,) = (torch.autograd.grad(t.square().sum(), x, retain_graph=True) for t in (y, z))
+    close(a, b)
+    y.square().sum().backward()
+    z.square().sum().backward()
+    same_gradients(pairs)
+
+
+def test_cross_attention() -> None:
+    ours = shake(DotProduct().build_cross(sizes(DIM // HEADS), DIM).double())
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True, dtype=torch.float64)
+    pairs = attention(ours, theirs)
+    copy(pairs, theirs)
+    x, source = (torch.randn(3, n, DIM, dtype=torch.float64) for n in (4, 7))
+    y, left = ours(x, source, SOURCE_MASK, None, True)
+    z, _ = theirs(x, source, source, key_padding_mask=~SOURCE_MASK, need_weights=False)
+    close(y, z)
+    close(ours(x, None, None, left, True)[0], z)
+    y.square().sum().backward()
+    z.square().sum().backward()
+    same_gradients(pairs)
+
+
+def test_sinusoids_are_the_papers() -> None:
+    from formers.position import sinusoid as ours
+
+    close(ours(torch.arange(300), DIM), sinusoid(300, DIM))
+    model = formers.create("encoder", vocab=VOCAB, **SIZES).double()
+    x = torch.zeros(1, 9, DIM, dtype=torch.float64)
+    close(model.stack.position(x, Range(5, 9), 0)[0], sinusoid(14, DIM)[5:])
