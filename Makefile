@@ -23,7 +23,7 @@ lint: .venv/.dev
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv
 
 .venv/.python:
 	$(PYTHON) -m venv .venv

@@ -28,11 +28,18 @@ _HOMES = {
     "explain": "formers.attention",
     "generate": "formers.generation",
     "train": "formers.training",
-    "patterns": "",
+    **dict.fromkeys(("attention", "depth", "feedforward", "heads", "patterns", "position", "residual", "score"), ""),
 }
 
 if TYPE_CHECKING:
+    from formers import attention as attention
+    from formers import depth as depth
+    from formers import feedforward as feedforward
+    from formers import heads as heads
     from formers import patterns as patterns
+    from formers import position as position
+    from formers import residual as residual
+    from formers import score as score
     from formers.attention import attend as attend
     from formers.attention import explain as explain
     from formers.core import FormersError as FormersError

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import formers
 from contracts.attention_cases import EVERY, SWEPT, attempt, gaps, inputs
@@ -142,6 +143,21 @@ def test_what_inference_left_behind_serves_training(how: str, pattern: Pattern) 
         before = attempt(how, *qkv, pattern)
     if before is not None:
         equals_dense(how, qkv, pattern)
+
+
+@SWEPT
+@pytest.mark.parametrize("extra", ["nothing", "mask", "gaps", "bias"])
+def test_sdpa_does_run_the_fused_kernel(pattern: Pattern, extra: str) -> None:
+    """Where torch has no kernel for what it is handed it silently makes the matrix; allowed only the kernel, it would raise."""
+    n = 2 * BLOCK + 1
+    options: dict[str, Any] = {
+        "mask": {"mask": torch.rand(2, n) < 0.6},
+        "gaps": {"queries": gaps(2, n), "keys": gaps(2, n)},
+        "bias": {"bias": torch.randn(2, n, n)},
+    }.get(extra, {})
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        found = formers.attend(*inputs(n, dtype=torch.float32), pattern, "sdpa", **options)
+    assert found.isfinite().all()
 
 
 def test_no_keys_at_all() -> None:

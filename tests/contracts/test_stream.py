@@ -118,6 +118,17 @@ def test_a_window_forgets_what_nobody_will_see() -> None:
 
 
 @MEMBERS
+@torch.no_grad()
+def test_a_token_costs_no_copy_of_its_past(specimen: Specimen) -> None:
+    read = built(specimen.spec)
+    state, held = read(read.input(2)).state, set()
+    for _ in range(28):
+        state = read(read.input(1), state=state).state
+        held.add(state.steps[0][0].keys.untyped_storage().data_ptr())
+    assert len(held) == 1, "one buffer has room for all of these tokens"
+
+
+@MEMBERS
 def test_the_state_says_where_the_stream_stands(specimen: Specimen) -> None:
     read = built(specimen.spec)
     start = read.model.initial_state(read.batch)

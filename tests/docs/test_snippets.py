@@ -1,7 +1,7 @@
 """What the documents say is so: their Python runs, their marked commands run and print what is shown, their links lead somewhere.
 
-The blocks of one document run in order in a process of their own: a part that a document defines would else stay registered, and be
-swept by other tests. That process is this file, called with the document's path.
+The blocks of a document run in order, in a folder and a namespace of its own. All documents run in one process apart from the tests:
+a part that a document defines would else stay registered, and be swept by other tests. That process is this file, called as a program.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import traceback
 import types
 from pathlib import Path
 from typing import NamedTuple
@@ -67,12 +68,8 @@ def run_command(line: str, shown: list[str]) -> None:
 
 def run_document(path: Path) -> None:
     """Runs all Python of a document in one namespace, and between it the commands that are marked."""
-    import torch
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    space = types.ModuleType("snippets")
-    sys.modules["snippets"] = space  # pydantic and dataclasses look a class's names up in its module
+    space = types.ModuleType(f"snippets_of_{path.stem}")
+    sys.modules[space.__name__] = space  # pydantic looks the names in a class's annotations up in its module
     for block in blocks(path.read_text(encoding="utf-8")):
         if block.kind == "python":
             exec(compile("\n" * block.line + block.body, str(path), "exec"), space.__dict__)
@@ -82,22 +79,55 @@ def run_document(path: Path) -> None:
                     run_command(line, shown)
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=lambda p: p.name)
-def test_every_snippet_runs(path: Path, tmp_path: Path) -> None:
-    found = blocks(path.read_text(encoding="utf-8"))
-    assert any(b.kind == "python" for b in found), f"{path.name} has no Python to run"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(
-        [sys.executable, __file__, str(path)], cwd=tmp_path, env=environment, capture_output=True, check=False, encoding="utf-8"
-    )
-    assert done.returncode == 0, f"{path.name} does not run:\n{done.stderr}"
+def run_documents(paths: list[Path]) -> int:
+    """Runs documents, each in a new folder below this one; how many failed."""
+    import torch
+
+    torch.set_num_threads(1)
+    start, failed = Path.cwd(), 0
+    for path in paths:
+        folder = start / path.stem
+        folder.mkdir()
+        os.chdir(folder)
+        torch.manual_seed(0)
+        try:
+            run_document(path)
+        except Exception:
+            print(f"{path} does not run:\n{traceback.format_exc()}", file=sys.stderr)
+            failed += 1
+    return failed
+
+
+def test_every_snippet_runs(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+    line = [sys.executable, __file__, *map(str, GUIDES)]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, check=False, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_wrong_snippet_fails_at_its_line_and_the_others_still_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pages = [tmp_path / f"{name}.md" for name in ("wrong", "right", "untrue", "unknown")]
+    pages[0].write_text("words\n\n```python\nx = 1\nassert x == 2\n```\n")
+    pages[1].write_text("```python\nx = 1\n```\n\n```python\nassert x == 1\n```\n\n```text\nfree of charge\n```\n")
+    pages[2].write_text("<!-- run -->\n```console\n$ formers --version\nformers 99\n```\n")
+    pages[3].write_text("<!-- run -->\n```console\n$ formers no-such-verb\n```\n")
+    monkeypatch.chdir(tmp_path)
+    assert run_documents(pages) == 3
+    told = capsys.readouterr().err
+    assert 'wrong.md", line 5' in told
+    assert "right.md" not in told
+    assert "formers 99" in told
+    assert "no-such-verb ended in 2" in told
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda p: p.name)
-def test_a_mark_stands_before_commands_only(path: Path) -> None:
+def test_a_guide_has_code_and_a_mark_stands_before_commands_only(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
+    assert any(b.kind == "python" for b in blocks(text))
     marked = [b for b in blocks(text) if b.run]
-    assert len(marked) == text.count("<!-- run -->"), "a mark <!-- run --> stands before no fenced block"
+    assert len(marked) == len(re.findall(r"^<!-- run -->", text, re.MULTILINE)), "a mark <!-- run --> stands before no fenced block"
     for block in marked:
         assert block.kind == "console"
         assert any(line.startswith("formers ") for line, _ in commands(block.body)), f"nothing to run at line {block.line}"
@@ -138,4 +168,4 @@ def test_every_public_name_explains_itself(name: str) -> None:
 
 
 if __name__ == "__main__":
-    run_document(Path(sys.argv[1]))
+    sys.exit(run_documents([Path(name) for name in sys.argv[1:]]))

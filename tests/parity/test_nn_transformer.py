@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import formers
 from formers import Model
 from formers.attention import DotProduct
-from formers.core import Range, Sizes, Stream
+from formers.core import Range, Stream
 from formers.patterns import Causal, Full, Pattern
 from formers.score import NoScore
 from helpers import close
@@ -18,6 +18,7 @@ from parity.copying import Pair, attention, copy, layer, linear, same_gradients,
 
 VOCAB, DIM, HEADS, HIDDEN, LAYERS, LENGTH = 13, 16, 4, 24, 2, 7
 SIZES = {"dim": DIM, "heads": HEADS, "hidden": HIDDEN, "layers": LAYERS, "length": 16, "dropout": 0.0}
+PLAIN = formers.spec("encoder", vocab=VOCAB, **SIZES).sizes
 KINDS = pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("post", "gelu"), ("pre", "relu"), ("pre", "gelu")])
 SOURCE_MASK = torch.tensor([[True] * 7, [True] * 4 + [False] * 3, [True] * 1 + [False] * 6])
 TARGET_MASK = torch.tensor([[True] * 3 + [False] * 2, [True] * 5, [True] * 4 + [False]])
@@ -109,15 +110,9 @@ def test_encoder(norm: str, activation: str, masked: bool) -> None:
     close(model.embedding.weight.grad, table.grad)
 
 
-def sizes(head_dim: int) -> Sizes:
-    return Sizes(
-        dim=DIM, heads=HEADS, head_dim=head_dim, value_dim=head_dim, length=LENGTH, steps=1, dropout=0.0, attention_dropout=0.0
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("pattern", [Full(), Causal()], ids=repr)
 def test_self_attention(pattern: Pattern) -> None:
-    ours = shake(DotProduct().build(sizes(DIM // HEADS), pattern, NoScore()).double())
+    ours = shake(DotProduct().build(PLAIN, pattern, NoScore()).double())
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True, dtype=torch.float64)
     pairs = attention(ours, theirs)
     copy(pairs, theirs)
@@ -134,7 +129,7 @@ def test_self_attention(pattern: Pattern) -> None:
 
 
 def test_cross_attention() -> None:
-    ours = shake(DotProduct().build_cross(sizes(DIM // HEADS), DIM).double())
+    ours = shake(DotProduct().build_cross(PLAIN, DIM).double())
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True, dtype=torch.float64)
     pairs = attention(ours, theirs)
     copy(pairs, theirs)

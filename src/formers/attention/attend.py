@@ -109,6 +109,8 @@ def _request(
     scale: float | None,
     dropout: float,
 ) -> Request:
+    if not isinstance(pattern, Pattern):
+        raise FormersError(f"pattern={pattern!r} is not a pattern: give a value such as Causal() or Local(window=128).")
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
         raise FormersError(f"attend got {shapes}: each must be (batch, heads, length, head_dim).")

@@ -25,4 +25,6 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     if request.bias is not None:
         bias = request.bias.to(q.dtype)
         allowed = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
+    if allowed is not None and allowed.dim() == 3:
+        allowed = allowed[None]  # torch has kernels for masks of two and of four dimensions only
     return scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=request.dropout, scale=request.scale)

@@ -14,7 +14,7 @@ def generate(
     run: Annotated[Path, typer.Argument(help="A run, or any folder that save_pretrained wrote.")],
     prompt: Annotated[str, typer.Option(help="What the text begins with; an encoder-decoder's source.")] = "",
     max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 the model's own spread.")] = 0.8,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 the model's own spread.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Choose among so many likeliest tokens only.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the fewest tokens that have this share of the probability.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.")] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,9 @@ from formers.cli.options import parse_set
 def train(
     member: Annotated[str, typer.Argument(help="Which member; `formers members` lists them.")],
     data: Annotated[str, typer.Option(help="A text file, a .tsv file of pairs, or stdlib: the running Python's own sources.")] = "stdlib",
-    out: Annotated[Path | None, typer.Option(help="The folder to save the run in; runs/MEMBER unless given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to save the run in; runs/MEMBER, or the next free name, unless given.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Stop after so many steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
     preset: Annotated[str | None, typer.Option(help="A named configuration: base is the paper's.")] = None,
@@ -28,18 +31,28 @@ def train(
     """Train MEMBER on a text or on pairs, with a live bar, and judge it on held-out data."""
     from formers.training import train as run
 
-    folder = out or Path("runs") / member
+    folder = out or unused(Path("runs") / member)
     options = parse_set(set_ or [])
     done = run(member, data, folder, steps=steps, minutes=minutes, preset=preset, seed=seed, device=device, **options)
     results: dict[str, Any] = {"run": str(folder), **done.results}
-    if sample:
+    if sample and "bits_per_byte" in results:
         from formers.generation import generate
 
         text = generate(done.model, "", max_new_tokens=sample, temperature=0.7, seed=seed)
         typer.echo(f"\n--- a sample ---\n{text}\n----------------\n")
-    if counts and done.task.text is not None:
+    elif sample:
+        typer.echo(f"{member} does not write text: no sample", err=True)
+    if counts and done.task.text is None:
+        typer.echo(f"{member} was not trained on a text: no count model", err=True)
+    elif counts and done.task.text is not None:
         from formers.baselines import CountModel
 
         counted = CountModel(done.task.text.train.numpy(), order=3)
         results["count_bits_per_byte"] = counted.bits_per_byte(done.task.text.valid.numpy())
     report(results, json)
+
+
+def unused(folder: Path) -> Path:
+    """The folder, or with -2, -3, ... behind its name the first that is not there yet."""
+    tries = (folder if n == 1 else folder.with_name(f"{folder.name}-{n}") for n in itertools.count(1))
+    return next(f for f in tries if not f.exists())

@@ -31,6 +31,13 @@ class Part(BaseModel):
         except ValidationError as error:
             raise FormersError(_sentence(type(self), error)) from None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise FormersError(f"{type(self).__name__} is frozen and {name} cannot be set: use replace({name}=...) for a changed copy.")
+
+    def replace(self, **changes: Any) -> Self:
+        """The part with some of its fields changed, checked anew."""
+        return type(self)(**{**dict(self), **changes})
+
     @model_validator(mode="before")
     @classmethod
     def _untagged(cls, fields: Any) -> Any:

@@ -17,3 +17,5 @@ class Sizes:
     steps: int
     dropout: float
     attention_dropout: float
+    spread: float = 1.0
+    """Standard deviation of an embedded token at the start: what is added to it should be of its size."""

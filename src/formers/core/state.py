@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -40,6 +41,8 @@ class Cache:
 
     def append(self, keys: Tensor, values: Tensor, positions: Positions) -> Cache:
         """The cache with further keys and values behind its own."""
+        if (keys.shape[1], keys.shape[3], values.shape[3]) != (self.keys.shape[1], self.keys.shape[3], self.values.shape[3]):
+            raise FormersError("the state has other heads or widths than the model: it is of another; use initial_state.")
         where = join(self.positions, positions, keys.shape[0])
         if torch.compiler.is_compiling() or keys.requires_grad:
             return Cache(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2), where)
@@ -88,8 +91,16 @@ class Cache:
         return Cache(change(self.keys), change(self.values), where)
 
 
-Entry = Cache
-"""What one sublayer leaves behind at one depth step."""
+class Entry(Protocol):
+    """What one sublayer leaves behind at one depth step; keys and values, or whatever else its continuation needs."""
+
+    def reset(self, done: Tensor) -> Entry:
+        """The entry in which the rows marked in done (batch,) are empty."""
+        ...
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Entry:
+        """The entry with each of its tensors, batch first, changed."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,7 @@ class State:
     @property
     def empty(self) -> bool:
         """Whether nothing has been read."""
-        return not self.steps
+        return len(self.steps) == 0  # `not` of a tuple is beyond torch.compile
 
     def places(self, length: int, device: torch.device) -> Positions:
         """The positions of the next `length` tokens."""

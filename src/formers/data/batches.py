@@ -108,10 +108,10 @@ class Pairs:
         }
 
 
-def pad(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Rows of different lengths as (batch, length), 0 where there is no token, and the mask that says where there is one."""
+def pad(rows: Sequence[Sequence[int]], filler: int = 0) -> tuple[Tensor, Tensor]:
+    """Rows of different lengths as (batch, length), filled up behind their tokens, and the mask that says where these are."""
     length = max(1, *(len(row) for row in rows))
-    tokens = torch.zeros(len(rows), length, dtype=torch.int64)
+    tokens = torch.full((len(rows), length), filler, dtype=torch.int64)
     mask = torch.zeros(len(rows), length, dtype=torch.bool)
     for i, row in enumerate(rows):
         tokens[i, : len(row)] = torch.tensor(row, dtype=torch.int64)

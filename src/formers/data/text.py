@@ -34,9 +34,9 @@ def read_text(data: str | Path) -> Text:
 def read_file(path: Path) -> Text:
     """A file's bytes, the last twentieth held out."""
     content = read_bytes(path)
-    if len(content) < 2:
-        raise FormersError(f"{path} holds {len(content)} bytes: a text to learn from needs at least 2.")
-    cut = min(len(content) - 1, max(1, round(len(content) * (1 - HELD_OUT))))
+    if len(content) < 4:
+        raise FormersError(f"{path} holds {len(content)} bytes: a text to learn from and to judge by needs at least 4.")
+    cut = len(content) - max(2, round(len(content) * HELD_OUT))
     return Text(_tensor(content[:cut]), _tensor(content[cut:]), f"{path}, its last {len(content) - cut:,} bytes held out")
 
 

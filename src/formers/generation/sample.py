@@ -55,8 +55,9 @@ def generate(
 ) -> str | Tensor:
     """The prompt and its continuation: text for text, token ids (batch, length) for token ids; temperature 0 takes the likeliest.
 
-    An encoder-decoder's prompt is its source, and what comes back is the target it writes. A model with absolute positions never
-    looks further back than its training length: beyond it the window slides, and the log says so.
+    An encoder-decoder's prompt is its source, and what comes back is the target it writes, rows of ids filled up with the end
+    token. A model with absolute positions never looks further back than its training length: beyond it the window slides, and
+    the log says so.
     """
     choose = Chooser(temperature, top_k, top_p, seed)
     if max_new_tokens < 0:
@@ -70,7 +71,8 @@ def generate(
             return _text(model, prompt, max_new_tokens, choose)
         _check_prompt(prompt)
         if isinstance(model, Seq2Seq):
-            return pad(_answer(model, prompt, None, max_new_tokens, choose))[0]
+            rows = _answer(model, prompt, None, max_new_tokens, choose)
+            return pad(rows, tokenizer_of(model).special("end"))[0]
         return _continue(model, prompt, max_new_tokens, choose)
     finally:
         model.train(was_training)
@@ -125,6 +127,8 @@ def tokenizer_of(model: Model) -> Tokenizer:
         return model.tokenizer
     if model.spec.vocab == 256:
         return Bytes()
+    if isinstance(model, Seq2Seq):
+        raise FormersError("this model has no tokenizer, so nothing says how a target begins and ends: set model.tokenizer.")
     raise FormersError(f"this model of vocab={model.spec.vocab} has no tokenizer: give token ids, or set model.tokenizer.")
 
 
@@ -161,7 +165,7 @@ def _continue(model: Model, tokens: Tensor, new: int, choose: Chooser) -> Tensor
     for _ in range(new):
         if limit is not None and (0 if state is None else state.bound) + unread.shape[1] > limit:
             if not told:
-                log.warning("beyond %d tokens, the length the model was trained on, the window slides", limit)
+                log.warning("beyond %d tokens, the length it was trained on, the model re-reads the last half: the window slides", limit)
                 told = True
             state, unread = None, tokens[:, -(limit // 2 + 1) :]
         out = model(unread, state=state if state is not None else model.initial_state(len(tokens)))

@@ -13,7 +13,7 @@ IGNORED = -100
 
 
 class HeadModule(nn.Module):
-    """Turns hidden states into logits and losses."""
+    """Turns hidden states into logits and losses; the term that evaluation reports is called `cross_entropy`, in nats per target."""
 
     def forward(
         self, hidden: Tensor, table: Tensor | None, targets: Tensor | None, mask: Tensor | None

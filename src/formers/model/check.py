@@ -72,5 +72,5 @@ def check(spec: Spec) -> None:
                 raise FormersError(
                     f"an encoder of dim={source.dim} cannot read through its decoder's embedding of dim={spec.dim}: give it vocab."
                 )
-            source = source.model_copy(update={"vocab": spec.vocab})
+            source = source.replace(vocab=spec.vocab)
         check(source)

@@ -22,9 +22,8 @@ class Embedding(nn.Module):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         assert spec.vocab is not None
-        spread = 0.02 if spec.embedding_scale == "none" else spec.dim**-0.5
-        self.weight = nn.Parameter(torch.randn(spec.vocab, spec.dim) * spread)
         self.scale = spec.dim**0.5 if spec.embedding_scale == "input" else 1.0
+        self.weight = nn.Parameter(torch.randn(spec.vocab, spec.dim) * (spec.spread / self.scale))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, length, dim) of tokens (batch, length)."""

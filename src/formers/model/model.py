@@ -115,11 +115,6 @@ class Model(nn.Module):
             raise FormersError(
                 f"the state has {len(state.steps)} depth steps, the model {self.spec.depth.steps}: it is of another; use initial_state."
             )
-        sizes = self.spec.sizes
-        for seen, read, _ in state.steps:
-            widths = None if seen is None else (seen.keys.shape[1], seen.keys.shape[3], seen.values.shape[3])
-            if widths not in (None, (sizes.heads, sizes.head_dim, sizes.value_dim)) or (read is None) != (self.spec.encoder is None):
-                raise FormersError("the state has other heads, widths or sublayers than the model: it is of another; use initial_state.")
 
 
 class StackModel(Model):

@@ -59,8 +59,13 @@ class Spec(Part):
         head_dim = self.head_dim or self.dim // self.heads
         return Sizes(
             dim=self.dim, heads=self.heads, head_dim=head_dim, value_dim=self.value_dim or head_dim,
-            length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
+            length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout, spread=self.spread,
         )  # fmt: skip
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of an embedded token at the start, after the scale."""
+        return {"input": 1.0, "output": float(self.dim**-0.5), "none": 0.02}[self.embedding_scale]
 
     @property
     def is_causal(self) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from formers.core import Stream
+from formers.core import FormersError, Stream
 from formers.core.state import Entry
 from formers.model.spec import Spec
 
@@ -43,6 +43,8 @@ class Block(nn.Module):
     ) -> tuple[Tensor, tuple[Entry | None, ...]]:
         """x (batch, length, dim) one step deeper, and what each sublayer leaves behind."""
         before = past or (None, None, None)
+        if past and (before[1] is None) != (self.cross is None):
+            raise FormersError("the state has other sublayers than the model: it is of another; use initial_state.")
         join = self.join_attention
         y, seen = self.attention(join.enter(x), stream, before[0], step)
         x = join.leave(x, y)

@@ -18,15 +18,15 @@ class Learned(Position):
     """A learned vector per position, added once, before the first layer; positions beyond the table are refused."""
 
     def build(self, sizes: Sizes) -> PositionModule:
-        return LearnedModule(sizes.length, sizes.dim)
+        return LearnedModule(sizes)
 
 
 class LearnedModule(PositionModule):
     """Adds row i of the table to the token at position i."""
 
-    def __init__(self, length: int, dim: int) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(length, dim) * 0.02)
+        self.table = nn.Parameter(torch.randn(sizes.length, sizes.dim) * sizes.spread)
 
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
         if step > 0:

@@ -11,6 +11,7 @@ from itertools import islice
 
 import torch
 
+from formers.core import FormersError
 from formers.data import Pairs
 from formers.data.batches import IGNORED, Batches
 from formers.generation import answer
@@ -33,8 +34,10 @@ def evaluate(model: Model, batches: Batches, size: int = 16, limit: int | None =
             count += n
     finally:
         model.train(was_training)
-    loss = total / max(count, 1)
-    results = {"loss": loss, "targets": float(count), "tokens_per_second": count / (time.perf_counter() - start)}
+    if count == 0:
+        raise FormersError("the held-out data have nothing to predict: give more data.")
+    loss = total / count
+    results = {"loss": loss, "targets": count, "tokens_per_second": count / (time.perf_counter() - start)}
     if isinstance(model.spec.head, MaskedLM):
         results["masked_bits_per_byte"] = loss / math.log(2)
     elif isinstance(model.spec.head, LanguageModel) and not isinstance(model, Seq2Seq):

@@ -21,7 +21,7 @@ class Log:
 
     def __init__(self, folder: Path | None, console: Console | None = None, quiet: bool = False) -> None:
         self.console = console or Console(stderr=True, quiet=quiet)
-        self.file = None if folder is None else (folder / "metrics.jsonl").open("a", buffering=1)
+        self.file = None if folder is None else (folder / "metrics.jsonl").open("w", buffering=1)
         self.start = time.perf_counter()
         self.last_line = self.start
         self.bar = (

@@ -16,13 +16,15 @@ from formers.data import Pairs
 from formers.data.batches import Batch
 from formers.family.members import member as find_member
 from formers.model import Model, Seq2Seq, build
-from formers.model.save import write
+from formers.model.save import CONFIG, write
 from formers.training.config import Settings, settings
 from formers.training.evaluate import evaluate, exact_match
 from formers.training.log import Log
 from formers.training.optim import optimizer, rate
 from formers.training.task import Task, prepare
 
+RUN = "run.json"
+"""What a run's folder says of itself, beside the model."""
 EXACT_MATCHES = 500
 """How many held-out pairs the model writes out at the end."""
 
@@ -116,15 +118,22 @@ def train(
     model = build(task.spec).to(pick_device(device)).train()
     model.tokenizer = task.tokenizer
     loop = Loop(model, task, chosen)
+    facts: dict[str, Any] = {"member": member, "data": str(data), "settings": chosen.model_dump(mode="json")}
+    replaced = folder is not None and (folder / CONFIG).exists()
     with Log(folder, quiet=quiet) as log:
         log.say(f"{task.spec.name}: {model.parameter_count():,} parameters; data: {task.about}")
-        run(loop, log)
+        if replaced:
+            log.say(f"{folder} holds a run already: this one replaces it")
+        try:
+            run(loop, log)
+        finally:  # what has been learnt is kept, also after Ctrl-C
+            if folder is not None and loop.step:
+                model.save_pretrained(folder)
+                write(folder / RUN, (json.dumps({**facts, "steps": loop.step}, indent=2) + "\n").encode())
         results = judge(loop)
         log.record(step=loop.step, **results)
     if folder is not None:
-        model.save_pretrained(folder)
-        facts = {"member": member, "data": str(data), "settings": chosen.model_dump(mode="json"), "results": results}
-        write(folder / "run.json", (json.dumps(facts, indent=2) + "\n").encode())
+        write(folder / RUN, (json.dumps({**facts, "steps": loop.step, "results": results}, indent=2) + "\n").encode())
     return Trained(model.eval(), results, task)
 
 

@@ -10,6 +10,7 @@ from formers.data import Pairs
 from formers.generation.sample import tokenizer_of
 from formers.model import Seq2Seq, load
 from formers.training.evaluate import evaluate, exact_match
+from formers.training.loop import RUN
 from formers.training.task import task_of
 
 
@@ -25,6 +26,6 @@ def evaluate_run(run: str | Path, data: str | None = None, size: int = 16) -> di
 
 def _data_of(run: Path) -> str:
     try:
-        return str(json.loads((run / "run.json").read_text())["data"])
+        return str(json.loads((run / RUN).read_text())["data"])
     except (OSError, ValueError, KeyError):
         raise FormersError(f"{run} does not say what it was trained on: give --data.") from None

@@ -31,7 +31,7 @@ def prepare(member: str, data: str | Path, preset: str | None = None, options: d
     options = options or {}
     probe = member_spec(member, preset=preset, **{"vocab": 256, **options})
     tokenizer = tokenizer_for(probe)
-    vocab = options.get("vocab", tokenizer.vocab)
+    vocab = probe.vocab if "vocab" in options and probe.vocab is not None else tokenizer.vocab
     if vocab < tokenizer.vocab:
         raise FormersError(f"vocab={vocab} is smaller than the {tokenizer.vocab} ids of the data: leave it out.")
     made = member_spec(member, preset=preset, **{**options, "vocab": vocab})
