@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
 
 import formers
 from formers import Model, Output, Spec, State
-from formers.heads import Classify
+from formers.attention import DotProduct
+from formers.core import Part, Slot
+from formers.depth import Shared, Stacked
+from formers.feedforward import Dense, NoFeedForward
+from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.model.memory import NoMemory
 from formers.patterns import Causal, Full, Local, Pattern
+from formers.position import Learned, NoPosition, Sinusoidal
+from formers.residual import Bare, PostNorm, PreNorm
+from formers.score import NoScore
 
 BLOCK = 8
 """The block of every specimen that has one; lengths 1 ... 2 * BLOCK + 1 are swept."""
@@ -29,6 +37,26 @@ PATTERNS: dict[str, list[Pattern]] = {
     ],
     "Union": [Local(window=2) | Local(window=4, include_self=False), Causal() | Local(window=3, causal=False)],
     "Intersection": [Causal() & Local(window=3, causal=False), Full() & Local(window=2, causal=False, include_self=False)],
+}
+
+# The parts of the other slots of a spec, by slot.
+PARTS: dict[str, dict[str, list[Part]]] = {
+    "position": {"NoPosition": [NoPosition()], "Learned": [Learned()], "Sinusoidal": [Sinusoidal()]},
+    "attention": {"DotProduct": [DotProduct(), DotProduct(scaled=False, bias=False)]},
+    "score": {"NoScore": [NoScore()]},
+    "memory": {"NoMemory": [NoMemory()]},
+    "residual": {"Bare": [Bare()], "PostNorm": [PostNorm()], "PreNorm": [PreNorm()]},
+    "depth": {"Stacked": [Stacked(layers=2)], "Shared": [Shared(layers=3)]},
+    "feedforward": {
+        "NoFeedForward": [NoFeedForward()],
+        "Dense": [Dense(hidden=20, activation=name) for name in ("relu", "gelu", "gelu-tanh", "swiglu")],
+    },
+    "head": {
+        "NoHead": [NoHead()],
+        "LanguageModel": [LanguageModel(), LanguageModel(tied=False, label_smoothing=0.1)],
+        "MaskedLM": [MaskedLM()],
+        "Classify": [Classify(classes=3), Classify(classes=2, pool="first")],
+    },
 }
 
 TINY = {"dim": 16, "heads": 2, "layers": 2, "hidden": 24, "length": 32, "dropout": 0.0}
@@ -71,6 +99,22 @@ SPECIMENS = [Specimen(name, options) for name in formers.members() for options i
 FIRST = [next(s for s in SPECIMENS if s.member == name) for name in formers.members() if MEMBERS.get(name)]
 """One specimen a member, for what is expensive."""
 CAUSAL = [s for s in SPECIMENS if s.spec.is_causal]
+
+
+def slots() -> dict[str, type[Slot]]:
+    """The slots of a spec by name."""
+    fields = get_type_hints(Spec)
+    return {name: kind for name, kind in fields.items() if isinstance(kind, type) and issubclass(kind, Slot)}
+
+
+def part_classes() -> list[tuple[str, type[Slot]]]:
+    """Every registered part of every slot but the pattern's."""
+    return [(name, c) for name, kind in slots().items() if name in PARTS for c in dict.fromkeys(kind.values())]
+
+
+def parts() -> list[tuple[str, Part]]:
+    """The specimens of every registered part, with their slots."""
+    return [(name, part) for name, c in part_classes() for part in PARTS[name].get(c.__name__, [])]
 
 
 def pattern_classes() -> list[type[Pattern]]:

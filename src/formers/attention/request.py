@@ -67,4 +67,7 @@ def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: to
     return _allowed(pattern, queries.tensor(device), keys.tensor(device), heads)
 
 
-_cached_table = lru_cache(maxsize=64)(_table)
+@lru_cache(maxsize=64)
+def _cached_table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
+        return _table(pattern, queries, keys, heads, device)

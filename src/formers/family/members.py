@@ -18,7 +18,8 @@ class Member(NamedTuple):
 
     recipe: Callable[..., Spec]
     presets: Mapping[str, Mapping[str, Any]]
-    training: Mapping[str, Any] = MappingProxyType({})
+    training: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    """By preset, "" where none is chosen."""
 
     @property
     def options(self) -> list[str]:
@@ -27,7 +28,7 @@ class Member(NamedTuple):
 
 
 MEMBERS: dict[str, Member] = {
-    "transformer": Member(transformer.transformer, {"base": transformer.BASE}, {"schedule": "inverse-sqrt", "weight_decay": 0.0}),
+    "transformer": Member(transformer.transformer, {"base": transformer.BASE}, transformer.TRAINING),
     "encoder": Member(transformer.encoder, {"base": transformer.BASE}),
     "decoder": Member(transformer.decoder, {"base": transformer.BASE}),
 }

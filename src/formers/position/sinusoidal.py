@@ -52,4 +52,5 @@ def sinusoid(positions: Tensor, dim: int) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _table(size: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return sinusoid(torch.arange(size, device=device), dim).to(dtype)
+    with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
+        return sinusoid(torch.arange(size, device=device), dim).to(dtype)

@@ -111,7 +111,7 @@ def train(
     Options are the member's sizes (layers=8) and the settings of training (batch=32, learning_rate=3e-4).
     """
     sizes, rest = _part(member, options)
-    chosen = settings(steps, minutes, {**_defaults(member), **rest, "seed": seed})
+    chosen = settings(steps, minutes, {**_defaults(member, preset), **rest, "seed": seed})
     task = prepare(member, data, preset, sizes)
     folder = None if out is None else _folder(out)
     torch.manual_seed(seed)
@@ -173,9 +173,9 @@ def _part(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[st
     return {n: v for n, v in options.items() if n in sizes}, {n: v for n, v in options.items() if n not in sizes}
 
 
-def _defaults(member: str) -> dict[str, Any]:
+def _defaults(member: str, preset: str | None) -> dict[str, Any]:
     """Training settings that the member's paper asks for."""
-    return dict(find_member(member).training)
+    return dict(find_member(member).training.get(preset or "", {}))
 
 
 def pick_device(name: str) -> torch.device:
