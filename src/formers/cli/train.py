@@ -26,6 +26,7 @@ def train(
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, mps; auto takes what is there.")] = "auto",
     counts: Annotated[bool, typer.Option("--counts", help="Fit an order-3 count model to the same text, for comparison.")] = False,
     sample: Annotated[int, typer.Option(help="How many tokens of text to write at the end.")] = 0,
+    prompt: Annotated[str, typer.Option(help="What the text written at the end begins with.")] = "",
     json: Json = False,
 ) -> None:
     """Train MEMBER on a text or on pairs, with a live bar, and judge it on held-out data."""
@@ -38,7 +39,7 @@ def train(
     if sample and "bits_per_byte" in results:
         from formers.generation import generate
 
-        text = generate(done.model, "", max_new_tokens=sample, temperature=0.7, seed=seed)
+        text = generate(done.model, prompt, max_new_tokens=sample, temperature=0.7, seed=seed)
         typer.echo(f"\n--- a sample ---\n{text}\n----------------\n")
     elif sample:
         typer.echo(f"{member} does not write text: no sample", err=True)
