@@ -39,7 +39,7 @@ def train(
     if sample and "bits_per_byte" in results:
         from formers.generation import generate
 
-        text = generate(done.model, prompt, max_new_tokens=sample, temperature=0.7, seed=seed)
+        text = generate(done.model, prompt, max_new_tokens=sample, temperature=0.8, seed=seed)
         typer.echo(f"\n--- a sample ---\n{text}\n----------------\n")
     elif sample:
         typer.echo(f"{member} does not write text: no sample", err=True)
