@@ -28,7 +28,7 @@ _HOMES = {
     "explain": "formers.attention",
     "generate": "formers.generation",
     "train": "formers.training",
-    **dict.fromkeys(("attention", "depth", "feedforward", "heads", "patterns", "position", "residual", "score"), ""),
+    **dict.fromkeys(("attention", "depth", "feedforward", "heads", "memory", "patterns", "position", "residual", "score"), ""),
 }
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from formers import depth as depth
     from formers import feedforward as feedforward
     from formers import heads as heads
+    from formers import memory as memory
     from formers import patterns as patterns
     from formers import position as position
     from formers import residual as residual

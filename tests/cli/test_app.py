@@ -87,6 +87,7 @@ def test_on_a_terminal_there_is_a_bar(text, tmp_path):
         (["train", "decoder", "--stepz", "3"], ["--stepz", "--steps"]),
         (["trian"], ["trian", "train"]),
         (["train", "decoder", "--data", "nowhere.txt"], ["nowhere.txt", "stdlib"]),
+        (["train", "decoder", "--set", "steps=3"], ["--steps"]),
         (["train", "decoder", "--set", "heads=3"], ["heads=3", "dim=128"]),
         (["generate", "nowhere"], ["nowhere", "config.json"]),
         (["show", "member", "decodr"], ["decodr", "'decoder'"]),

@@ -15,7 +15,7 @@ from formers.core import Part, Slot
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense, NoFeedForward
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
-from formers.model.memory import NoMemory
+from formers.memory import NoMemory
 from formers.patterns import Causal, Full, Local, Pattern
 from formers.position import Learned, NoPosition, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm

@@ -48,6 +48,12 @@ def test_a_text_shorter_than_the_window_is_taken_whole():
     assert batch["tokens"].tolist() == [[0, 1, 2, 3]] * 2
 
 
+@pytest.mark.parametrize("length", [1, 7, 50, 500])
+def test_masked_evaluation_reads_every_byte_once(length):
+    batches = list(Masked(STREAM, STREAM, length, MASKING, share=1.0).eval_batches(3))
+    assert torch.cat([b["targets"].flatten() for b in batches]).tolist() == list(range(200))
+
+
 def test_masking_hides_about_fifteen_percent_and_only_those_are_targets():
     stream = torch.full((100_000,), 65, dtype=torch.uint8)
     batch = Masked(stream, stream, 200, MASKING).train_batch(200, 0, 0)

@@ -37,10 +37,24 @@ def test_a_seed_gives_the_same_text_and_another_gives_another():
     assert first.startswith("abc")
 
 
-def test_the_model_is_left_in_the_mode_it_was_in():
+def test_every_module_is_left_in_the_mode_it_was_in():
     model = formers.create("decoder", vocab=256, **SMALL).train()
+    model.stack.final.eval()
     formers.generate(model, "abc", max_new_tokens=2)
     assert model.training
+    assert not model.stack.final.training
+
+
+def test_what_was_written_can_be_learnt_from():
+    model = formers.create("decoder", vocab=VOCAB, **SMALL)
+    ids = formers.generate(model, torch.zeros(1, 3, dtype=torch.long), max_new_tokens=5)
+    model(ids[:, :-1], targets=ids[:, 1:]).loss.backward()
+    assert model.embedding.weight.grad.isfinite().all()
+
+
+def test_a_temperature_near_0_takes_the_likeliest():
+    logits = torch.randn(5, 9)
+    assert Chooser(1e-40, seed=0)(logits).equal(logits.argmax(-1))
 
 
 def test_an_empty_prompt_starts_from_nothing():

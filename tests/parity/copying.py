@@ -43,7 +43,7 @@ def layer(ours: nn.Module, theirs: nn.TransformerEncoderLayer | nn.TransformerDe
     """One block and one layer of torch.nn."""
     joins = [ours.join_attention, ours.join_feedforward]
     pairs = attention(ours.attention, theirs.self_attn)
-    if ours.cross is not None:
+    if hasattr(ours, "cross"):
         joins.insert(1, ours.join_cross)
         pairs += attention(ours.cross, theirs.multihead_attn)
     for number, join in enumerate(joins, 1):

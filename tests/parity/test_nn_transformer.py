@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import formers
 from formers import Model
 from formers.attention import DotProduct
-from formers.core import Range, Stream
+from formers.core import Range, Source, Stream
 from formers.patterns import Causal, Full, Pattern
 from formers.score import NoScore
 from helpers import close
@@ -134,10 +134,11 @@ def test_cross_attention() -> None:
     pairs = attention(ours, theirs)
     copy(pairs, theirs)
     x, source = (torch.randn(3, n, DIM, dtype=torch.float64) for n in (4, 7))
-    y, left = ours(x, source, SOURCE_MASK, None, True)
+    stream = Stream(Range(0, 4), keep=True, source=Source(source, SOURCE_MASK))
+    y, left = ours(x, stream, None, 0)
     z, _ = theirs(x, source, source, key_padding_mask=~SOURCE_MASK, need_weights=False)
     close(y, z)
-    close(ours(x, None, None, left, True)[0], z)
+    close(ours(x, Stream(Range(0, 4)), left, 0)[0], z)
     y.square().sum().backward()
     z.square().sum().backward()
     same_gradients(pairs)

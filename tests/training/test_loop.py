@@ -76,9 +76,29 @@ def test_judging_while_training_is_recorded(text, tmp_path):
     assert [line["step"] for line in lines if "valid_loss" in line] == [3, 6]
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(text):
+def test_a_loss_that_is_not_finite_stops_the_run_and_ruins_nothing(text, tmp_path):
+    good = formers.train("decoder", text, tmp_path / "run", steps=2, **TINY).model
     with refused("the loss is", "learning_rate"):
-        formers.train("decoder", text, steps=50, learning_rate=1e30, warmup=0, **TINY)
+        formers.train("decoder", text, tmp_path / "run", steps=50, learning_rate=1e30, warmup=0, **TINY)
+    kept = formers.load(tmp_path / "run").state_dict()
+    assert all(kept[name].equal(value) for name, value in good.state_dict().items())
+
+
+def test_a_stopped_run_keeps_what_it_learnt(text, tmp_path, monkeypatch):
+    from formers.training import loop
+
+    taken = loop.take_step
+
+    def stop(*arguments):
+        taken(*arguments)
+        if arguments[0].step == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "take_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        formers.train("decoder", text, tmp_path / "run", steps=50, **TINY)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["steps"] == 3
+    assert formers.load(tmp_path / "run").spec.dim == TINY["dim"]
 
 
 def test_mistakes_are_told_before_training_starts(text, tmp_path):

@@ -17,7 +17,7 @@ from formers.patterns import Full, Pattern
 class Executor(NamedTuple):
     """A way to compute attention: why it cannot (or None), how it does, and what it is."""
 
-    refuses: Callable[[Request, Tensor, Tensor], str | None]
+    refuses: Callable[[Request, Tensor, Tensor, Tensor], str | None]
     run: Callable[[Tensor, Tensor, Tensor, Request], Tensor]
     about: str
 
@@ -36,18 +36,18 @@ class Choice(NamedTuple):
     passed_over: dict[str, str]
 
 
-def choose(request: Request, q: Tensor, v: Tensor, how: str = "auto") -> Choice:
+def choose(request: Request, q: Tensor, k: Tensor, v: Tensor, how: str = "auto") -> Choice:
     """The executor for a request: the first that does not refuse, or the one asked for."""
     if how == "auto":
         passed: dict[str, str] = {}
         for name, executor in EXECUTORS.items():
-            why = executor.refuses(request, q, v)
+            why = executor.refuses(request, q, k, v)
             if why is None:
                 return Choice(name, passed)
             passed[name] = why
     if how not in EXECUTORS:
         raise FormersError(f"how={how!r} is not a way to attend: {nearest(how, [*EXECUTORS, 'auto'])}")
-    why = EXECUTORS[how].refuses(request, q, v)
+    why = EXECUTORS[how].refuses(request, q, k, v)
     if why is not None:
         raise FormersError(f"how={how!r} cannot do this because {why}: use how='auto'.")
     return Choice(how, {})
@@ -74,7 +74,7 @@ def attend(
     than keys, begin at 0, too), unless `queries` and `keys` say otherwise. `how` is auto, or an executor's name.
     """
     request = _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout)
-    return EXECUTORS[choose(request, q, v, how).name].run(q, k, v, request)
+    return EXECUTORS[choose(request, q, k, v, how).name].run(q, k, v, request)
 
 
 def explain(
@@ -88,11 +88,12 @@ def explain(
     bias: Tensor | None = None,
     queries: Positions | None = None,
     keys: Positions | None = None,
+    scale: float | None = None,
     dropout: float = 0.0,
 ) -> str:
     """One sentence that says which executor `attend` would run, and why not those before it."""
-    request = _request(q, k, v, pattern, mask, bias, queries, keys, None, dropout)
-    choice = choose(request, q, v, how)
+    request = _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout)
+    choice = choose(request, q, k, v, how)
     others = "".join(f"; not {name}, because {why}" for name, why in choice.passed_over.items())
     return f"{choice.name} ({EXECUTORS[choice.name].about}){others}"
 
@@ -111,6 +112,11 @@ def _request(
 ) -> Request:
     if not isinstance(pattern, Pattern):
         raise FormersError(f"pattern={pattern!r} is not a pattern: give a value such as Causal() or Local(window=128).")
+    for name, value in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(value, Tensor):
+            raise FormersError(f"{name} is a {type(value).__name__}: give a tensor of shape (batch, heads, length, head_dim).")
+    if not 0 <= dropout < 1:
+        raise FormersError(f"dropout={dropout} is no rate: give 0 or more, less than 1.")
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
         raise FormersError(f"attend got {shapes}: each must be (batch, heads, length, head_dim).")
@@ -137,7 +143,7 @@ def _request(
         heads=q.shape[1],
         scale=q.shape[3] ** -0.5 if scale is None else scale,
         valid=mask,
-        bias=bias,
+        bias=None if bias is None else bias.view((1,) * (4 - bias.dim()) + bias.shape),
         dropout=dropout,
     )
 

@@ -15,17 +15,19 @@ from torch import Tensor
 from formers.attention.request import Request
 
 
-def refuses(request: Request, q: Tensor, v: Tensor) -> str | None:
+def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why dense attention cannot do this: it always can."""
     return None
 
 
 def weights(q: Tensor, k: Tensor, request: Request) -> Tensor:
     """The attention weights (batch, heads, queries, keys): rows sum to 1, or to 0 where a query has no keys."""
-    scores = q @ k.transpose(-2, -1) * request.scale
-    if request.bias is not None:
-        scores = scores + request.bias
+    scores = (q * request.scale) @ k.transpose(-2, -1)  # scaled first: half precision overflows otherwise
     allowed = request.mask(q.device)
+    if request.bias is not None:
+        scores = scores + request.bias.to(scores.dtype)
+        open_by_bias = request.bias != float("-inf")
+        allowed = open_by_bias if allowed is None else allowed & open_by_bias
     if allowed is None:
         return torch.softmax(scores, dim=-1) if k.shape[-2] else scores  # E1
     some = allowed.any(dim=-1, keepdim=True)

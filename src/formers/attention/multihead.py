@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from formers.attention.attend import attend
-from formers.core import Cache, Index, Positions, Range, Sizes, Slot, Stream
+from formers.core import Cache, FormersError, Index, Positions, Range, Sizes, Slot, Stream
 from formers.core.positions import EMPTY
 from formers.patterns import Full, Pattern
 from formers.score import NoScore, Score
@@ -30,7 +30,7 @@ class Attention(Slot):
         raise TypeError(f"{type(self).__name__} builds no sublayer: define build(sizes, pattern, score).")
 
     def build_cross(self, sizes: Sizes, source_dim: int) -> nn.Module:
-        """The cross-attention sublayer; its forward is forward(x, source, valid, past, keep) -> (y, what it leaves behind)."""
+        """The cross-attention sublayer over stream.source; its forward is that of self-attention."""
         raise TypeError(f"{type(self).__name__} has no cross-attention.")
 
 
@@ -84,7 +84,7 @@ class SelfAttention(_Heads):
         self.score = score.build(sizes)
         self.qkv = nn.Linear(sizes.dim, sum(self.widths), bias=part.bias)
         initialise(self.qkv, self.widths)
-        initialise(self.out, [sizes.dim])
+        initialise(self.out, [sizes.dim], sizes.gain)
 
     def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the keys and values for the stream's continuation."""
@@ -94,7 +94,9 @@ class SelfAttention(_Heads):
         cache = Cache(k, v, stream.positions) if past is None else past.append(k, v, stream.positions)
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
         valid = None if pattern.is_causal else stream.valid
-        bias = None if self.score is None else self.score(q, stream.positions, cache.positions)
+        bias = None
+        if self.score is not None:
+            q, bias = self.score(x, q, cache.keys, stream.positions, cache.positions, self.scale, step)
         y = self.mix(q, cache, pattern, stream.positions, valid, bias)
         return y, leave_behind(cache, pattern, stream) if stream.keep else None
 
@@ -108,27 +110,28 @@ class CrossAttention(_Heads):
         self.kv = nn.Linear(source_dim, sum(self.widths[1:]), bias=part.bias)
         initialise(self.q, self.widths[:1])
         initialise(self.kv, self.widths[1:])
-        initialise(self.out, [sizes.dim])
+        initialise(self.out, [sizes.dim], sizes.gain)
 
-    def forward(
-        self, x: Tensor, source: Tensor | None, valid: Tensor | None, past: Cache | None, keep: bool
-    ) -> tuple[Tensor, Cache | None]:
-        """y (batch, length, dim) for x over source (batch, n, source_dim), projected once and then read from `past`."""
+    def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
+        """y (batch, length, dim) for x over stream.source (batch, n, source_dim), projected once and then read from `past`."""
         q = self.split(self.q(x), self.sizes.head_dim)
         queries = Range(0, x.shape[1])
         if past is not None:
+            past = replace(past, keys=past.keys.to(q.dtype), values=past.values.to(q.dtype))
             return self.mix(q, past, EVERYTHING, queries, None, None), past
-        assert source is not None
+        if stream.source is None:
+            raise FormersError("there is no source to attend to, and no state that has read one: give source.")
+        source, valid = stream.source
         k, v = self.kv(source).split(self.widths[1:], dim=-1)
         cache = Cache(self.split(k, self.sizes.head_dim), self.split(v, self.sizes.value_dim), Range(0, source.shape[1]))
         y = self.mix(q, cache, EVERYTHING, queries, valid, None)
-        return y, replace(cache.detach(), positions=real(cache.positions, valid)) if keep else None
+        return y, replace(cache.detach(), positions=real(cache.positions, valid)) if stream.keep else None
 
 
 def leave_behind(cache: Cache, pattern: Pattern, stream: Stream) -> Cache:
     """The part of a cache that queries after this stream may still look at."""
     cache = cache.detach()
-    if stream.valid is not None:
+    if stream.valid is not None and isinstance(cache.positions, Range):
         return replace(cache, positions=real(cache.positions, stream.valid))
     if isinstance(cache.positions, Range):
         return cache.last(cache.positions.stop - max(pattern.oldest(cache.positions.stop), cache.positions.start))
@@ -143,9 +146,9 @@ def real(positions: Positions, valid: Tensor | None) -> Positions:
 
 
 @torch.no_grad()
-def initialise(linear: nn.Linear, widths: list[int]) -> None:
+def initialise(linear: nn.Linear, widths: list[int], gain: float = 1.0) -> None:
     """Xavier-uniform for each of the matrices packed into one; biases 0."""
     for weight in torch.split(linear.weight, widths):
-        nn.init.xavier_uniform_(weight)
+        nn.init.xavier_uniform_(weight, gain)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)

@@ -11,6 +11,9 @@ from torch import Tensor
 from formers.core import Positions, Range
 from formers.patterns import Pattern
 
+LARGEST = 1 << 22
+"""Pairs of the largest table that is worth keeping."""
+
 
 @dataclass(frozen=True, eq=False)
 class Request:
@@ -46,7 +49,8 @@ class Request:
         if isinstance(self.queries, Range) and isinstance(self.keys, Range):
             if self.valid is not None and self.pattern.covers(self.queries, self.keys):
                 return self.valid[:, None, None, :]
-            make = _table if torch.compiler.is_compiling() else _cached_table
+            large = self.queries.length * self.keys.length > LARGEST
+            make = _table if large or torch.compiler.is_compiling() else _cached_table
             allowed = make(self.pattern, self.queries, self.keys, self.heads, device)
         else:
             i, j = self.queries.tensor(device), self.keys.tensor(device)

@@ -9,7 +9,7 @@ from formers.attention.request import Request
 from formers.patterns import Causal
 
 
-def refuses(request: Request, q: Tensor, v: Tensor) -> str | None:
+def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why the fused kernel cannot do this, or None where it can."""
     if request.keys.length == 0:
         return "there are no keys at all"

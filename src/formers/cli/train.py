@@ -34,6 +34,11 @@ def train(
 
     folder = out or unused(Path("runs") / member)
     options = parse_set(set_ or [])
+    for name in options:
+        if name in ("data", "device", "member", "minutes", "out", "preset", "quiet", "seed", "steps"):
+            from formers.core import FormersError
+
+            raise FormersError(f"{name} is not a size or setting of --set: give it as --{name}, or leave it out.")
     done = run(member, data, folder, steps=steps, minutes=minutes, preset=preset, seed=seed, device=device, **options)
     results: dict[str, Any] = {"run": str(folder), **done.results}
     if sample and "bits_per_byte" in results:

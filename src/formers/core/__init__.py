@@ -5,7 +5,7 @@ from formers.core.part import Part, Slot
 from formers.core.positions import Index, Positions, Range
 from formers.core.sizes import Sizes
 from formers.core.state import Cache, State
-from formers.core.stream import Stream, compact
+from formers.core.stream import Source, Stream, compact
 
 __all__ = [
     "Cache",
@@ -16,6 +16,7 @@ __all__ = [
     "Range",
     "Sizes",
     "Slot",
+    "Source",
     "State",
     "Stream",
     "compact",

@@ -19,3 +19,5 @@ class Sizes:
     attention_dropout: float
     spread: float = 1.0
     """Standard deviation of an embedded token at the start: what is added to it should be of its size."""
+    gain: float = 1.0
+    """Factor on the initial weights of a sublayer's output projection."""

@@ -28,7 +28,7 @@ class _Buffer:
         self.keys, self.values, self.used = keys, values, used
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cache:
     """Keys (batch, heads, n, head_dim) and values (batch, heads, n, value_dim) of the n tokens at `positions`."""
 
@@ -44,13 +44,14 @@ class Cache:
         if (keys.shape[1], keys.shape[3], values.shape[3]) != (self.keys.shape[1], self.keys.shape[3], self.values.shape[3]):
             raise FormersError("the state has other heads or widths than the model: it is of another; use initial_state.")
         where = join(self.positions, positions, keys.shape[0])
-        if torch.compiler.is_compiling() or keys.requires_grad:
-            return Cache(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2), where)
+        old_keys, old_values = self.keys.to(keys.dtype), self.values.to(values.dtype)
+        if torch.compiler.is_compiling() or torch.is_grad_enabled():  # what backward may still need is never written over
+            return Cache(torch.cat([old_keys, keys], dim=2), torch.cat([old_values, values], dim=2), where)
         n, more = self.keys.shape[2], keys.shape[2]
         buffer, start = self.buffer, self.start
         if buffer is None or not self._extends(buffer, start + n, more, keys):
             size = n + more + max(ROOM, (n + more) // 2)
-            buffer, start = _Buffer(_grow(self.keys, size), _grow(self.values, size), n), 0
+            buffer, start = _Buffer(_grow(old_keys, size), _grow(old_values, size), n), 0
         end = start + n + more
         buffer.keys[:, :, end - more : end] = keys
         buffer.values[:, :, end - more : end] = values
@@ -103,7 +104,7 @@ class Entry(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class State:
     """The exact continuation of a stream: what every sublayer left behind, and where the next token stands."""
 
@@ -133,13 +134,13 @@ class State:
         if self.empty:
             return self
         start = torch.as_tensor(self.next, device=done.device).expand(self.batch).masked_fill(done, 0)
-        steps = tuple(tuple(e and e.reset(done) for e in step) for step in self.steps)
+        steps = tuple(tuple(None if e is None else e.reset(done) for e in step) for step in self.steps)
         # The one look into a tensor, once an episode: else the bound would grow for ever, and tables of positions with it.
         return replace(self, steps=steps, next=start, bound=int(start.max()))
 
     def map(self, change: Callable[[Tensor], Tensor], batch: int | None = None) -> State:
         """The state with each of its tensors, batch first, changed."""
-        steps = tuple(tuple(e and e.map(change) for e in step) for step in self.steps)
+        steps = tuple(tuple(None if e is None else e.map(change) for e in step) for step in self.steps)
         start = change(self.next) if isinstance(self.next, Tensor) else self.next
         return replace(self, batch=self.batch if batch is None else batch, steps=steps, next=start)
 

@@ -7,7 +7,8 @@ positions stay contiguous integers, and under a causal pattern no real token can
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,15 +16,25 @@ from torch import Tensor
 from formers.core.positions import Positions
 
 
+class Source(NamedTuple):
+    """What a decoder reads beside its own stream: the encoder's output (batch, n, dim), real tokens first."""
+
+    hidden: Tensor
+    valid: Tensor | None
+
+
 @dataclass(frozen=True)
 class Stream:
-    """Tokens on their way through a stack: where they stand, which are real, and whether to keep what a continuation needs."""
+    """Tokens on their way through a stack: where they stand, which are real, what else is read, and what is to be kept."""
 
     positions: Positions
     valid: Tensor | None = None
     """(batch, length) bool, True = a real token; None where all are. Real tokens come first in every row."""
     keep: bool = False
     """Whether sublayers return what a continuation of the stream needs."""
+    source: Source | None = None
+    losses: dict[str, Tensor] = field(default_factory=dict)
+    """Named extra losses that sublayers add as the stream passes: returned with the output, never stored on a module."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +51,11 @@ class Compaction:
 
     def undo(self, x: Tensor) -> Tensor:
         """Rows in their original order, zero where there was padding."""
-        shape = self.valid.shape + (1,) * (x.dim() - 2)
-        return _gather(x * self.valid.view(shape).to(x.dtype), self.inverse)
+        return _gather(self.blank(x), self.inverse)
+
+    def blank(self, x: Tensor) -> Tensor:
+        """Compacted rows, zero behind their real tokens, whatever stood there."""
+        return x.masked_fill(~self.valid.view(self.valid.shape + (1,) * (x.dim() - 2)), 0)
 
 
 def compact(mask: Tensor) -> Compaction:

@@ -38,12 +38,12 @@ class Language:
 
     def train_batch(self, size: int, seed: int, step: int) -> Batch:
         """`size` windows at random places of the training text."""
-        rows = _windows(self.train, self.length, size, generator(seed, "batch", step))
+        rows = _windows(self.train, self.length + 1, size, generator(seed, "batch", step))
         return {"tokens": rows[:, :-1].contiguous(), "targets": rows[:, 1:].contiguous()}
 
     def eval_batches(self, size: int) -> Iterator[Batch]:
         """The held-out text in windows side by side; every byte but the very first is predicted once."""
-        for rows in _side_by_side(self.valid, self.length, size):
+        for rows in _side_by_side(self.valid, self.length + 1, self.length, size):
             yield {"tokens": rows[:, :-1], "targets": rows[:, 1:]}
 
 
@@ -60,11 +60,11 @@ class Masked:
     def train_batch(self, size: int, seed: int, step: int) -> Batch:
         """`size` windows at random places, newly masked."""
         random = generator(seed, "batch", step)
-        return self._hide(_windows(self.train, self.length - 1, size, random), random)
+        return self._hide(_windows(self.train, self.length, size, random), random)
 
     def eval_batches(self, size: int) -> Iterator[Batch]:
         """The held-out text in windows side by side, masked the same way every time."""
-        for step, rows in enumerate(_side_by_side(self.valid, self.length - 1, size)):
+        for step, rows in enumerate(_side_by_side(self.valid, self.length, self.length, size)):
             yield self._hide(rows, generator(0, "masked", step))
 
     def _hide(self, tokens: Tensor, random: torch.Generator) -> Batch:
@@ -119,19 +119,20 @@ def pad(rows: Sequence[Sequence[int]], filler: int = 0) -> tuple[Tensor, Tensor]
     return tokens, mask
 
 
-def _windows(stream: Tensor, length: int, size: int, random: torch.Generator) -> Tensor:
-    """`size` windows of length+1 tokens at random places, int64; of a shorter stream, all there is."""
-    width = min(length + 1, len(stream))
+def _windows(stream: Tensor, width: int, size: int, random: torch.Generator) -> Tensor:
+    """`size` windows of `width` tokens at random places, int64; of a shorter stream, all there is."""
+    width = min(width, len(stream))
     starts = torch.randint(len(stream) - width + 1, (size, 1), generator=random)
     return stream[starts + torch.arange(width)].long()
 
 
-def _side_by_side(stream: Tensor, length: int, size: int) -> Iterator[Tensor]:
-    """Windows of length+1 tokens that overlap by one, in batches of `size`; what is left over comes last, as a shorter one."""
-    whole = (len(stream) - 1) // length
+def _side_by_side(stream: Tensor, width: int, stride: int, size: int) -> Iterator[Tensor]:
+    """Windows of `width` tokens, one every `stride`, in batches of `size`; what is left over comes last, as a shorter one."""
+    overlap = width - stride
+    whole = max(0, len(stream) - overlap) // stride
     for start in range(0, whole, size):
         count = min(size, whole - start)
-        places = (start + torch.arange(count))[:, None] * length + torch.arange(length + 1)
+        places = (start + torch.arange(count))[:, None] * stride + torch.arange(width)
         yield stream[places].long()
-    if len(stream) - 1 > whole * length:
-        yield stream[None, whole * length :].long()
+    if len(stream) - overlap > whole * stride:
+        yield stream[None, whole * stride :].long()

@@ -46,7 +46,10 @@ class Bytes(Tokenizer):
         return 256
 
     def encode(self, text: str) -> list[int]:
-        return list(text.encode("utf-8", errors="surrogateescape"))
+        try:
+            return list(text.encode("utf-8", errors="surrogateescape"))
+        except UnicodeEncodeError:  # half of a character, which no UTF-8 text has
+            return list(text.encode("utf-8", errors="replace"))
 
     def decode(self, ids: Iterable[int]) -> str:
         return bytes(i for i in ids if i < 256).decode("utf-8", errors="replace")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from formers.core import Slot
+from formers.core import Slot, Stream
 
 Step = Callable[[nn.Module, int, Tensor], Tensor]
 """step(block, t, x): what block makes of x at depth step t, positions and state included."""
@@ -18,9 +18,12 @@ class DepthModule(nn.Module):
     blocks: nn.ModuleList
     steps: int
 
-    def forward(self, x: Tensor, step: Step) -> tuple[Tensor, dict[str, Tensor]]:
-        """x (batch, length, dim) after the last step, and named extra losses."""
-        raise TypeError(f"{type(self).__name__} applies no blocks: define forward(x, step).")
+    def forward(self, x: Tensor, stream: Stream, step: Step) -> Tensor:
+        """x (batch, length, dim) after the last step; extra losses go into stream.losses.
+
+        A step that was not taken leaves nothing behind for a continuation: whoever skips one must see to that.
+        """
+        raise TypeError(f"{type(self).__name__} applies no blocks: define forward(x, stream, step).")
 
 
 class Depth(Slot):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from formers.core import Stream
 from formers.depth.base import Depth, DepthModule, Step
 
 
@@ -48,7 +49,7 @@ class StackedBlocks(DepthModule):
         self.blocks = nn.ModuleList(blocks)
         self.steps = steps
 
-    def forward(self, x: Tensor, step: Step) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, x: Tensor, stream: Stream, step: Step) -> Tensor:
         for t in range(self.steps):
             x = step(self.blocks[t % len(self.blocks)], t, x)  # E13, E14
-        return x, {}
+        return x

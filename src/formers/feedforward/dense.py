@@ -33,20 +33,20 @@ class Dense(FeedForward):
 
     def build(self, sizes: Sizes) -> nn.Module:
         if self.activation == "swiglu":
-            return GatedFeedForward(sizes.dim, self.hidden)
-        return DenseFeedForward(sizes.dim, self.hidden, self.activation)
+            return GatedFeedForward(sizes, self.hidden)
+        return DenseFeedForward(sizes, self.hidden, self.activation)
 
 
 class DenseFeedForward(nn.Module):
     """f(x W_1 + b_1) W_2 + b_2."""
 
-    def __init__(self, dim: int, hidden: int, activation: str) -> None:
+    def __init__(self, sizes: Sizes, hidden: int, activation: str) -> None:
         super().__init__()
         self.activation = activation
-        self.into = nn.Linear(dim, hidden)
-        self.out = nn.Linear(hidden, dim)
-        for linear in (self.into, self.out):
-            nn.init.xavier_uniform_(linear.weight)
+        self.into = nn.Linear(sizes.dim, hidden)
+        self.out = nn.Linear(hidden, sizes.dim)
+        for linear, gain in ((self.into, 1.0), (self.out, sizes.gain)):
+            nn.init.xavier_uniform_(linear.weight, gain)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
@@ -57,12 +57,13 @@ class DenseFeedForward(nn.Module):
 class GatedFeedForward(nn.Module):
     """(silu(x W_g) * x W_1) W_2."""
 
-    def __init__(self, dim: int, hidden: int) -> None:
+    def __init__(self, sizes: Sizes, hidden: int) -> None:
         super().__init__()
-        self.into = nn.Linear(dim, 2 * hidden, bias=False)
-        self.out = nn.Linear(hidden, dim, bias=False)
-        for weight in (*torch.split(self.into.weight, hidden), self.out.weight):
+        self.into = nn.Linear(sizes.dim, 2 * hidden, bias=False)
+        self.out = nn.Linear(hidden, sizes.dim, bias=False)
+        for weight in torch.split(self.into.weight, hidden):
             nn.init.xavier_uniform_(weight)
+        nn.init.xavier_uniform_(self.out.weight, sizes.gain)
 
     def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
         """y (batch, length, dim); nothing is left behind."""

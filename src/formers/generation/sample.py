@@ -17,7 +17,7 @@ from formers.core.random import generator
 from formers.data import Bytes, Tokenizer
 from formers.data.batches import pad
 from formers.heads import LanguageModel, MaskedLM
-from formers.model import Model, Seq2Seq
+from formers.model import Model, Seq2Seq, evaluating
 from formers.position import Learned
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def generate(
     top_p: float | None = ...,
     seed: int | None = ...,
 ) -> Tensor: ...  # fmt: skip
-@torch.inference_mode()
+@torch.no_grad()
 def generate(
     model: Model,
     prompt: str | Tensor,
@@ -64,9 +64,7 @@ def generate(
         raise FormersError(f"max_new_tokens={max_new_tokens} is negative: give 0 or more.")
     if not isinstance(model.spec.head, LanguageModel) or isinstance(model.spec.head, MaskedLM):
         raise FormersError(f"{model.spec.name or 'this model'} does not write text: use a decoder or a transformer.")
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         if isinstance(prompt, str):
             return _text(model, prompt, max_new_tokens, choose)
         _check_prompt(prompt)
@@ -74,8 +72,6 @@ def generate(
             rows = _answer(model, prompt, None, max_new_tokens, choose)
             return pad(rows, tokenizer_of(model).special("end"))[0]
         return _continue(model, prompt, max_new_tokens, choose)
-    finally:
-        model.train(was_training)
 
 
 def answer(model: Seq2Seq, sources: Sequence[list[int]], max_new_tokens: int) -> list[list[int]]:
@@ -109,7 +105,8 @@ class Chooser:
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The distribution (batch, vocab) that a token is drawn from."""
-        logits = logits.float() / self.temperature
+        logits = logits.float()
+        logits = (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature  # the likeliest is 0 at any temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             least = logits.topk(self.top_k, dim=-1).values[:, -1:]
             logits = logits.masked_fill(logits < least, float("-inf"))
@@ -146,6 +143,8 @@ def _text(model: Model, prompt: str, new: int, choose: Chooser) -> str:
 
 
 def _check_prompt(prompt: Tensor) -> None:
+    if not isinstance(prompt, Tensor):
+        raise FormersError(f"the prompt is a {type(prompt).__name__}: give a text, or token ids as a tensor of shape (batch, length).")
     if prompt.dim() != 2 or prompt.is_floating_point() or prompt.shape[1] == 0:
         raise FormersError(
             f"the prompt is {prompt.dtype} of shape {tuple(prompt.shape)}: give int64 of shape (batch, length), length 1 or more."

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.core import FormersError, Slot
+from formers.core import FormersError, Sizes, Slot
 
 IGNORED = -100
 """The target that counts for no loss."""
@@ -19,13 +19,20 @@ class HeadModule(nn.Module):
         self, hidden: Tensor, table: Tensor | None, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Logits and named losses of hidden (batch, length, dim), given the embedding table (vocab, dim), targets, and real tokens."""
+        if targets is not None:
+            raise FormersError("a model without a head has no loss: leave out targets, or give its spec a head.")
         return None, {}
 
 
 class Head(Slot):
     """What a model is for."""
 
-    def build(self, dim: int, vocab: int | None, scale: float) -> HeadModule:
+    @property
+    def streams(self) -> bool:
+        """Whether it answers at every position, so that a stream can be continued; not if it judges whole sequences."""
+        return True
+
+    def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
         """The module; `scale` multiplies logits that are made with the embedding table."""
         return HeadModule()
 
@@ -41,6 +48,8 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Te
             f"targets are {targets.dtype} of shape {tuple(targets.shape)}: give int64 of shape {tuple(logits.shape[:-1])}, -100 = ignored."
         )
     flat, goal = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    if flat.dtype in (torch.float16, torch.bfloat16):
+        flat = flat.float()  # a sum over thousands of targets leaves their range or their precision
     try:
         total = F.cross_entropy(flat, goal, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)  # E15
     except IndexError:

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from formers.core import Sizes
 from formers.heads.base import Head, HeadModule, cross_entropy
 
 
@@ -19,8 +20,12 @@ class Classify(Head):
     classes: PositiveInt
     pool: Literal["mean", "first"] = "mean"
 
-    def build(self, dim: int, vocab: int | None, scale: float) -> HeadModule:
-        return ClassHead(dim, self.classes, self.pool)
+    @property
+    def streams(self) -> bool:
+        return False
+
+    def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
+        return ClassHead(sizes.dim, self.classes, self.pool)
 
 
 class ClassHead(HeadModule):

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from formers.core import Sizes
 from formers.heads.base import IGNORED, Head, HeadModule, cross_entropy
 
 
@@ -24,9 +25,9 @@ class LanguageModel(Head):
     tied: bool = True
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
 
-    def build(self, dim: int, vocab: int | None, scale: float) -> HeadModule:
+    def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
         assert vocab is not None
-        return TokenHead(dim, vocab, self.tied, scale, self.label_smoothing)
+        return TokenHead(sizes.dim, vocab, self.tied, scale, self.label_smoothing)
 
 
 class MaskedLM(LanguageModel):

@@ -20,8 +20,8 @@ from formers.depth import Shared, Stacked
 from formers.feedforward import NoFeedForward
 from formers.heads import NoHead
 from formers.inspect.terminal import TIMES, sayable
+from formers.memory import NoMemory
 from formers.model import Spec
-from formers.model.memory import NoMemory
 from formers.position import NoPosition
 from formers.residual import Bare, PostNorm, PreNorm, Residual
 from formers.score import NoScore

@@ -27,6 +27,8 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, length, dim) of tokens (batch, length)."""
+        if not isinstance(tokens, Tensor):
+            raise FormersError(f"tokens are a {type(tokens).__name__}: give an int64 tensor of shape (batch, length).")
         if tokens.dim() != 2 or tokens.dtype not in INTEGERS:
             raise FormersError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give int64 of shape (batch, length).")
         tokens = tokens.long()
@@ -54,7 +56,7 @@ class Features(nn.Module):
         """(batch, length, dim) of x (batch, length, features)."""
         if x.dim() != 3 or x.shape[2] != self.features or not x.is_floating_point():
             raise FormersError(f"features are {x.dtype} of shape {tuple(x.shape)}: give floats of shape (batch, length, {self.features}).")
-        return self.into(x)
+        return self.into(x.to(self.into.weight.dtype))
 
 
 def embedding(spec: Spec) -> Embedding | Features:

@@ -6,11 +6,14 @@ yields what one pass over all of them would; it is made when a state is given or
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import register_dataclass
 
 from formers.core import FormersError, Index, Range, State, Stream, compact
 from formers.core.positions import EMPTY
@@ -36,6 +39,10 @@ class Output:
     """(batch, length, dim), before the head."""
 
 
+# Wrappers such as DistributedDataParallel look for the tensors of an output.
+register_dataclass(Output)
+
+
 class Model(nn.Module):
     """What every member is: an embedding, a head, and between them what its forward says; perhaps a tokenizer."""
 
@@ -44,12 +51,12 @@ class Model(nn.Module):
         self.spec = spec
         self.tokenizer: Tokenizer | None = None
         self.embedding = embedding(spec)
-        self.head = spec.head.build(spec.dim, spec.vocab, spec.dim**-0.5 if spec.embedding_scale == "output" else 1.0)
+        self.head = spec.head.build(spec.sizes, spec.vocab, spec.dim**-0.5 if spec.embedding_scale == "output" else 1.0)
 
     def initial_state(self, batch: int) -> State:
         """The state of `batch` streams that have read nothing."""
-        if batch < 1:
-            raise FormersError(f"batch={batch} is no number of streams: give at least 1.")
+        if not isinstance(batch, int) or batch < 1:
+            raise FormersError(f"batch={batch!r} is no number of streams: give an integer of at least 1.")
         if not self.spec.is_causal:
             raise FormersError(
                 f"{self.spec.name or 'this model'} sees all tokens at once and has no state: give whole sequences, or use a causal member."
@@ -82,13 +89,13 @@ class Model(nn.Module):
             if mask is None:
                 return x, Stream(Range(0, length), keep=keep), None
             packed = compact(mask)
-            return packed.apply(x), Stream(Range(0, length), packed.valid, keep), packed
+            return packed.blank(packed.apply(x)), Stream(Range(0, length), packed.valid, keep), packed
         where = state.places(length, x.device)
-        if mask is not None:
-            start = torch.as_tensor(state.next, device=x.device).expand(batch)[:, None]
-            index = (start + mask.cumsum(dim=1) - 1).masked_fill(~mask, EMPTY)
-            where = Index(index, where.stop)
-        return x, Stream(where, keep=keep), None
+        if mask is None:
+            return x, Stream(where, keep=keep), None
+        packed = compact(mask)
+        index = where.tensor(x.device).expand(batch, length).masked_fill(~packed.valid, EMPTY)
+        return packed.blank(packed.apply(x)), Stream(Index(index, where.stop), packed.valid, keep), packed
 
     def leave(self, stream: Stream, mask: Tensor | None, state: State | None, steps: Past, batch: int) -> State | None:
         """The state behind a stream."""
@@ -107,6 +114,8 @@ class Model(nn.Module):
         return Output(logits, torch.stack(list(losses.values())).sum() if losses else None, losses, state, hidden)
 
     def _check_state(self, state: State, batch: int) -> None:
+        if not isinstance(state, State):
+            raise FormersError(f"state is a {type(state).__name__}: give out.state of the model, or initial_state({batch}).")
         if not self.spec.is_causal:
             raise FormersError(f"{self.spec.name or 'this model'} sees all tokens at once and cannot continue a state: leave state out.")
         if state.batch != batch:
@@ -127,7 +136,19 @@ class StackModel(Model):
     def forward(self, tokens: Tensor, targets: Tensor | None = None, state: State | None = None, mask: Tensor | None = None) -> Output:
         """Logits (batch, length, vocab), and with targets the loss; mask is True at real tokens."""
         x, stream, packed = self.enter(self.embedding(tokens), mask, state)
-        hidden, steps, losses = self.stack(x, stream, None, () if state is None else state.steps)
+        hidden, steps = self.stack(x, stream, () if state is None else state.steps)
         if packed is not None:
             hidden = packed.undo(hidden)
-        return self.finish(hidden, targets, mask, losses, self.leave(stream, mask, state, steps, len(tokens)))
+        return self.finish(hidden, targets, mask, stream.losses, self.leave(stream, mask, state, steps, len(tokens)))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within it a model is in evaluation mode; behind it every module is again in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -18,16 +18,20 @@ from formers.model.build import build
 from formers.model.model import Model
 from formers.model.spec import Spec
 
+FORMAT = "formers/1"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def save(model: Model, path: str | Path) -> None:
     """Writes config.json and model.safetensors into the folder `path`, each whole or not at all."""
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FormersError(f"{folder} cannot be made a folder ({error.strerror}): give another place to save in.") from None
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     config = {
-        "format": "formers/1",
+        "format": FORMAT,
         "spec": model.spec.model_dump(mode="json"),
         "tokenizer": None if model.tokenizer is None else model.tokenizer.model_dump(mode="json"),
     }
@@ -77,6 +81,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise FormersError(f"{folder / CONFIG} is not JSON: take it from a copy, or train again.") from None
     if not isinstance(config, dict) or not isinstance(config.get("spec"), dict):
         raise FormersError(f"{folder / CONFIG} has no spec: it is not a formers model; give a folder that formers wrote.")
+    if config.get("format") != FORMAT:
+        raise FormersError(f"{folder / CONFIG} is of format {config.get('format')!r}, not {FORMAT!r}: use the formers that wrote it.")
     return config
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from formers.core import FormersError, State
+from formers.core import FormersError, Source, State
 from formers.model.embedding import embedding
 from formers.model.model import Model, Output
 from formers.model.spec import Spec
-from formers.model.stack import Source, Stack
+from formers.model.stack import Stack
 
 
 class Seq2Seq(Model):
@@ -28,8 +28,8 @@ class Seq2Seq(Model):
         """The encoder's output over source (batch, n), real tokens first, and its named extra losses."""
         read = self.embedding if self.source_embedding is None else self.source_embedding
         x, stream, _ = self.enter(read(source), source_mask, None)
-        hidden, _, losses = self.encoder(x, replace(stream, keep=False))
-        return Source(hidden, stream.valid), losses
+        hidden, _ = self.encoder(x, replace(stream, keep=False))
+        return Source(hidden, stream.valid), stream.losses
 
     def forward(
         self,
@@ -40,7 +40,8 @@ class Seq2Seq(Model):
         mask: Tensor | None = None,
         state: State | None = None,
     ) -> Output:
-        """Logits (batch, length, vocab) of decoder inputs `target` given `source`; a state that has read the source needs none."""
+        """Logits (batch, length, vocab) of decoder inputs `target`, given `source`, which a state that has read one does not read again."""
+        x = self.embedding(target)
         encoded: Source | None = None
         losses: dict[str, Tensor] = {}
         if state is None or state.empty:
@@ -49,8 +50,8 @@ class Seq2Seq(Model):
             if source.shape[0] != target.shape[0]:
                 raise FormersError(f"source has {source.shape[0]} rows and target {target.shape[0]}: give as many of each.")
             encoded, losses = self.encode(source, source_mask)
-        x, stream, packed = self.enter(self.embedding(target), mask, state)
-        hidden, steps, more = self.stack(x, stream, encoded, () if state is None else state.steps)
+        x, stream, packed = self.enter(x, mask, state)
+        hidden, steps = self.stack(x, replace(stream, source=encoded), () if state is None else state.steps)
         if packed is not None:
             hidden = packed.undo(hidden)
-        return self.finish(hidden, targets, mask, {**losses, **more}, self.leave(stream, mask, state, steps, len(target)))
+        return self.finish(hidden, targets, mask, {**losses, **stream.losses}, self.leave(stream, mask, state, steps, len(target)))

@@ -11,7 +11,7 @@ from formers.core import Part, Sizes
 from formers.depth import Depth
 from formers.feedforward import FeedForward
 from formers.heads import Head
-from formers.model.memory import Memory, NoMemory
+from formers.memory import Memory, NoMemory
 from formers.patterns import Pattern
 from formers.position import Position
 from formers.residual import Residual
@@ -59,7 +59,8 @@ class Spec(Part):
         head_dim = self.head_dim or self.dim // self.heads
         return Sizes(
             dim=self.dim, heads=self.heads, head_dim=head_dim, value_dim=self.value_dim or head_dim,
-            length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout, spread=self.spread,
+            length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
+            spread=self.spread, gain=self.residual.gain(self.depth.steps),
         )  # fmt: skip
 
     @property
@@ -70,4 +71,4 @@ class Spec(Part):
     @property
     def is_causal(self) -> bool:
         """Whether no output depends on later tokens, so that the model can continue a stream."""
-        return self.pattern.is_causal
+        return self.pattern.is_causal and self.head.streams

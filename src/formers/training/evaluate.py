@@ -16,24 +16,20 @@ from formers.data import Pairs
 from formers.data.batches import IGNORED, Batches
 from formers.generation import answer
 from formers.heads import LanguageModel, MaskedLM
-from formers.model import Model, Seq2Seq
+from formers.model import Model, Seq2Seq, evaluating
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate(model: Model, batches: Batches, size: int = 16, limit: int | None = None) -> dict[str, float]:
     """Mean loss per target over the held-out batches (the first `limit` of them) and the figures that follow from it."""
-    was_training = model.training
-    model.eval()
     device = next(model.parameters()).device
     total, count, start = 0.0, 0, time.perf_counter()
-    try:
+    with evaluating(model):
         for batch in islice(batches.eval_batches(size), limit):
             out = model(**{name: value.to(device) for name, value in batch.items()})
             n = int((batch["targets"] != IGNORED).sum())
             total += float(out.losses["cross_entropy"]) * n
             count += n
-    finally:
-        model.train(was_training)
     if count == 0:
         raise FormersError("the held-out data have nothing to predict: give more data.")
     loss = total / count
@@ -45,7 +41,7 @@ def evaluate(model: Model, batches: Batches, size: int = 16, limit: int | None =
     return results
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def exact_match(model: Seq2Seq, pairs: Pairs, size: int = 64, limit: int | None = None) -> float:
     """The share of held-out sources whose whole target the model writes, greedily."""
     right = seen = 0

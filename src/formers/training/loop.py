@@ -29,6 +29,10 @@ EXACT_MATCHES = 500
 """How many held-out pairs the model writes out at the end."""
 
 
+class Diverged(FormersError):
+    """The loss or its gradient is not finite: the weights of the step before are the last good ones."""
+
+
 class Trained(NamedTuple):
     """A trained model, the figures it reached on held-out data, and what it learnt from."""
 
@@ -75,17 +79,21 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.model(**batch).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip, foreach=True)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip, foreach=True)
+        value = loss.item()
+        if not math.isfinite(value) or not math.isfinite(norm.item()):  # before the weights are ruined
+            raise Diverged(
+                f"the loss is {value:g} and its gradient {norm.item():g} at step {self.step + 1}: "
+                f"lower learning_rate={self.settings.learning_rate:g}."
+            )
         self.optimizer.step()
-        return loss.item()
+        return value
 
     def advance(self) -> float:
         """Takes the next step and counts it; its loss."""
         start = time.perf_counter()
         batch = self.batch()
         loss = self.learn(batch)
-        if not math.isfinite(loss):
-            raise FormersError(f"the loss is {loss} at step {self.step + 1}: lower learning_rate={self.settings.learning_rate:g}.")
         self.step += 1
         self.tokens += batch["targets"].numel()
         self.smooth = loss if math.isnan(self.smooth) else 0.95 * self.smooth + 0.05 * loss
@@ -126,14 +134,12 @@ def train(
             log.say(f"{folder} holds a run already: this one replaces it")
         try:
             run(loop, log)
-        finally:  # what has been learnt is kept, also after Ctrl-C
-            if folder is not None and loop.step:
-                model.save_pretrained(folder)
-                write(folder / RUN, (json.dumps({**facts, "steps": loop.step}, indent=2) + "\n").encode())
+        except KeyboardInterrupt:
+            _save(folder, model, {**facts, "steps": loop.step})
+            raise
         results = judge(loop)
         log.record(step=loop.step, **results)
-    if folder is not None:
-        write(folder / RUN, (json.dumps({**facts, "steps": loop.step, "results": results}, indent=2) + "\n").encode())
+    _save(folder, model, {**facts, "steps": loop.step, "results": results})
     return Trained(model.eval(), results, task)
 
 
@@ -162,6 +168,13 @@ def judge(loop: Loop) -> dict[str, float]:
         results["exact_match"] = exact_match(loop.model.eval(), loop.task.batches, limit=EXACT_MATCHES)
     speed = loop.tokens / max(loop.seconds, 1e-9)
     return {**results, "tokens_per_second": speed, "steps": loop.step, "seconds": round(loop.seconds, 2)}
+
+
+def _save(folder: Path | None, model: Model, facts: dict[str, Any]) -> None:
+    """Writes the model and what the run says of itself."""
+    if folder is not None:
+        model.save_pretrained(folder)
+        write(folder / RUN, (json.dumps(facts, indent=2) + "\n").encode())
 
 
 def _part(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,0 +1,47 @@
+"""Scores that a bias closes: a row without keys is 0 in every executor, whatever closed it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from formers.attention import EXECUTORS
+from formers.patterns import Causal, Full
+from helpers import close, gradients
+
+INFINITE = float("-inf")
+
+
+@pytest.mark.parametrize("pattern", [Full(), Causal()], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("how", EXECUTORS)
+def test_a_row_closed_by_the_bias_gives_0_and_no_gradient(how, pattern):
+    q, k, v = torch.randn(3, 2, 2, 4, 3, dtype=torch.float64).unbind()
+    bias = torch.randn(2, 2, 4, 4, dtype=torch.float64)
+    bias[:, :, 1] = INFINITE
+    bias[:, :, 3, 2] = INFINITE
+    for t in (q, k, v):
+        t.requires_grad_()
+    y = formers.attend(q, k, v, pattern, how, bias=bias)
+    assert (y[:, :, 1] == 0).all()
+    found = gradients(y, [q, k, v])
+    assert all(g.isfinite().all() for g in found)
+    assert (found[0][:, :, 1] == 0).all()
+    wanted = formers.attend(q, k, v, pattern, "dense", bias=bias)
+    close(y, wanted)
+    for one, other in zip(found, gradients(wanted, [q, k, v]), strict=True):
+        close(one, other)
+
+
+@pytest.mark.parametrize("how", EXECUTORS)
+def test_a_bias_of_few_dimensions_or_another_precision_is_broadcast(how):
+    q, k, v = torch.randn(3, 1, 2, 4, 3).unbind()
+    bias = torch.randn(4, dtype=torch.float64)
+    wanted = formers.attend(q, k, v, how="dense", bias=bias.float().expand(1, 2, 4, 4))
+    close(formers.attend(q, k, v, how=how, bias=bias), wanted, 1e-6)
+
+
+def test_large_half_precision_scores_do_not_overflow():
+    q = torch.full((1, 1, 3, 64), 40.0, dtype=torch.float16)
+    v = torch.arange(3.0).half()[None, None, :, None].expand(1, 1, 3, 4)
+    close(formers.attend(q, q, v, how="dense"), torch.ones(1, 1, 3, 4).half(), 1e-2)
