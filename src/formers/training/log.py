@@ -12,6 +12,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 from typing_extensions import Self
 
+REFRESHES = 4
+"""How often a second the bar is drawn, by a thread of its own."""
 LINE_EVERY = 10.0
 """Seconds between two plain lines."""
 
@@ -34,7 +36,7 @@ class Log:
                 TextColumn("left"),
                 _Left(),
                 console=self.console,
-                refresh_per_second=4,
+                refresh_per_second=REFRESHES,
             )
             if self.console.is_terminal
             else None
