@@ -117,11 +117,12 @@ def _request(
             raise FormersError(f"{name} is a {type(value).__name__}: give a tensor of shape (batch, heads, length, head_dim).")
     if not 0 <= dropout < 1:
         raise FormersError(f"dropout={dropout} is no rate: give 0 or more, less than 1.")
-    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
-        raise FormersError(f"attend got {shapes}: each must be (batch, heads, length, head_dim).")
+        raise FormersError(f"attend got {_shapes(q, k, v)}: each must be (batch, heads, length, head_dim).")
     if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
-        raise FormersError(f"attend got {shapes}: q and k must agree in batch, heads and head_dim, and k and v in batch, heads and length.")
+        raise FormersError(
+            f"attend got {_shapes(q, k, v)}: q and k must agree in batch, heads, head_dim, and k and v in batch, heads, length."
+        )
     if not (q.dtype == k.dtype == v.dtype and q.is_floating_point()):
         raise FormersError(f"attend got q {q.dtype}, k {k.dtype}, v {v.dtype}: give all three one floating-point type.")
     n, m = q.shape[2], k.shape[2]
@@ -146,6 +147,10 @@ def _request(
         bias=None if bias is None else bias.view((1,) * (4 - bias.dim()) + bias.shape),
         dropout=dropout,
     )
+
+
+def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
+    return f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
 
 
 def _check_positions(name: str, positions: Positions, batch: int, length: int) -> None:
