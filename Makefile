@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 .DELETE_ON_ERROR:
 
 demo: .venv/.core
-	$(BIN)/formers train decoder --data stdlib --minutes 4.5 --out runs/demo --counts --sample 250 --prompt 'def ' \
+	$(BIN)/formers train decoder --data stdlib --minutes 4.5 --out runs/demo --overwrite --counts --sample 250 --prompt 'def ' \
 		--set layers=2 --set length=256 --set batch=16 --set learning_rate=0.008 --set warmup=50 $(DEMO)
 
 test: .venv/.dev

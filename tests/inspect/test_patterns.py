@@ -189,7 +189,7 @@ def test_without_matplotlib_the_sentence_says_what_to_install(tmp_path: Path, mo
         return found(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with refused("pip install 'formers[plot]'"):
+    with refused("pip install matplotlib"):
         save_pattern(Causal(), tmp_path / "causal.png", 8)
 
 

@@ -79,9 +79,17 @@ def test_judging_while_training_is_recorded(text, tmp_path):
 def test_a_loss_that_is_not_finite_stops_the_run_and_ruins_nothing(text, tmp_path):
     good = formers.train("decoder", text, tmp_path / "run", steps=2, **TINY).model
     with refused("the loss is", "learning_rate"):
-        formers.train("decoder", text, tmp_path / "run", steps=50, learning_rate=1e30, warmup=0, **TINY)
+        formers.train("decoder", text, tmp_path / "run", steps=50, learning_rate=1e30, warmup=0, overwrite=True, **TINY)
     kept = formers.load(tmp_path / "run").state_dict()
     assert all(kept[name].equal(value) for name, value in good.state_dict().items())
+
+
+def test_a_run_is_not_replaced_unless_asked_for(text, tmp_path):
+    formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
+    before = {f.name: f.read_bytes() for f in (tmp_path / "run").iterdir()}
+    with refused("holds a run already", "--overwrite"):
+        formers.train("decoder", text, tmp_path / "run", steps=2, **TINY)
+    assert {f.name: f.read_bytes() for f in (tmp_path / "run").iterdir()} == before
 
 
 def test_a_stopped_run_keeps_what_it_learnt(text, tmp_path, monkeypatch):

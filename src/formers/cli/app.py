@@ -72,7 +72,9 @@ def main() -> None:
 def _sentence(error: Exception) -> str | None:
     """What to tell the user, or None for an error that is ours."""
     if hasattr(error, "format_message"):  # a usage error of the parser; its class has moved between typer's releases
-        return str(error.format_message()).rstrip()
+        words = str(error.format_message()).rstrip()
+        context = getattr(error, "ctx", None)
+        return f"{words} Try '{context.command_path} --help'." if words and context is not None else words
     from formers.core.errors import FormersError
 
     return str(error) if isinstance(error, FormersError) else None

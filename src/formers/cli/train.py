@@ -24,6 +24,7 @@ def train(
     set_: Set = None,
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the batches.")] = 0,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, mps; auto takes what is there.")] = "auto",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out holds.")] = False,
     counts: Annotated[bool, typer.Option("--counts", help="Fit an order-3 count model to the same text, for comparison.")] = False,
     sample: Annotated[int, typer.Option(help="How many tokens of text to write at the end.")] = 0,
     prompt: Annotated[str, typer.Option(help="What the text written at the end begins with.")] = "",
@@ -35,19 +36,20 @@ def train(
     folder = out or unused(Path("runs") / member)
     options = parse_set(set_ or [])
     for name in options:
-        if name in ("data", "device", "member", "minutes", "out", "preset", "quiet", "seed", "steps"):
+        if name in ("data", "device", "member", "minutes", "out", "overwrite", "preset", "quiet", "seed", "steps"):
             from formers.core import FormersError
 
             raise FormersError(f"{name} is not a size or setting of --set: give it as --{name}, or leave it out.")
-    done = run(member, data, folder, steps=steps, minutes=minutes, preset=preset, seed=seed, device=device, **options)
+    done = run(member, data, folder, steps=steps, minutes=minutes, preset=preset, seed=seed, device=device, overwrite=overwrite, **options)
     results: dict[str, Any] = {"run": str(folder), **done.results}
-    if sample and "bits_per_byte" in results:
+    if sample and ("bits_per_byte" in results or ("exact_match" in results and prompt)):
         from formers.generation import generate
 
         text = generate(done.model, prompt, max_new_tokens=sample, temperature=0.8, seed=seed)
         typer.echo(f"\n--- a sample ---\n{text}\n----------------\n")
     elif sample:
-        typer.echo(f"{member} does not write text: no sample", err=True)
+        why = "give --prompt, the source to read" if "exact_match" in results else f"{member} does not write text"
+        typer.echo(f"no sample: {why}", err=True)
     if counts and done.task.text is None:
         typer.echo(f"{member} was not trained on a text: no count model", err=True)
     elif counts and done.task.text is not None:

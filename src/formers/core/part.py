@@ -105,4 +105,4 @@ def _sentence(cls: type[Part], error: ValidationError) -> str:
 
 
 def _rule(fault: ErrorDetails) -> str:
-    return fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ").split(", unable to")[0]

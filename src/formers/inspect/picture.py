@@ -24,7 +24,7 @@ def new_figure(path: str | Path, width: float, height: float) -> Any:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
-        raise FormersError(f"a picture like {path.name!r} needs matplotlib: pip install 'formers[plot]'.") from None
+        raise FormersError(f"a picture like {path.name!r} needs matplotlib: pip install matplotlib.") from None
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
 
 

@@ -22,7 +22,7 @@ class Settings(Part):
     learning_rate: PositiveFloat = 1e-3
     """The peak, reached after the warm-up."""
     warmup: NonNegativeInt = 100
-    """Steps in which the rate rises linearly from 0."""
+    """Steps in which the rate rises linearly from 0; a tenth of the budget where that is less."""
     schedule: Literal["cosine", "inverse-sqrt", "constant"] = "cosine"
     weight_decay: NonNegativeFloat = 0.1
     beta2: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.98
@@ -33,6 +33,11 @@ class Settings(Part):
     eval_batches: PositiveInt = 50
     """How many batches of held-out data a judgement during training takes; the last one takes all."""
     seed: int = 0
+
+    @property
+    def warm_steps(self) -> int:
+        """The steps of the warm-up within the budget."""
+        return self.warmup if self.budget is None else min(self.warmup, self.budget // 10)
 
     @property
     def budget(self) -> int | None:

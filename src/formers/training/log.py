@@ -71,7 +71,7 @@ class Log:
 
     def say(self, line: str) -> None:
         """Prints a line above the bar."""
-        self.console.print(line, highlight=False, markup=False)
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class _Left(ProgressColumn):

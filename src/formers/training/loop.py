@@ -14,6 +14,7 @@ import torch
 from formers.core import FormersError, nearest
 from formers.data import Pairs
 from formers.data.batches import Batch
+from formers.data.text import STDLIB
 from formers.family.members import member as find_member
 from formers.model import Model, Seq2Seq, build
 from formers.model.save import CONFIG, write
@@ -111,31 +112,33 @@ def train(
     preset: str | None = None,
     seed: int = 0,
     device: str = "auto",
+    overwrite: bool = False,
     quiet: bool = False,
     **options: Any,
 ) -> Trained:
     """Trains a member on a text file, on `stdlib` or on pairs, saves it in the folder `out`, and judges it on held-out data.
 
-    Options are the member's sizes (layers=8) and the settings of training (batch=32, learning_rate=3e-4).
+    Options are the member's sizes (layers=8) and the settings of training (batch=32, learning_rate=3e-4). A folder that holds a run
+    is refused unless `overwrite` is True. After Ctrl-C the model is saved as it is.
     """
     sizes, rest = _part(member, options)
     chosen = settings(steps, minutes, {**_defaults(member, preset), **rest, "seed": seed})
     task = prepare(member, data, preset, sizes)
-    folder = None if out is None else _folder(out)
+    folder = None if out is None else _folder(out, overwrite)
     torch.manual_seed(seed)
     model = build(task.spec).to(pick_device(device)).train()
     model.tokenizer = task.tokenizer
     loop = Loop(model, task, chosen)
-    facts: dict[str, Any] = {"member": member, "data": str(data), "settings": chosen.model_dump(mode="json")}
-    replaced = folder is not None and (folder / CONFIG).exists()
+    where = str(data) if str(data) == STDLIB else str(Path(data).resolve())
+    facts: dict[str, Any] = {"member": member, "data": where, "settings": chosen.model_dump(mode="json")}
     with Log(folder, quiet=quiet) as log:
         log.say(f"{task.spec.name}: {model.parameter_count():,} parameters; data: {task.about}")
-        if replaced:
-            log.say(f"{folder} holds a run already: this one replaces it")
         try:
             run(loop, log)
         except KeyboardInterrupt:
-            _save(folder, model, {**facts, "steps": loop.step})
+            if folder is not None and loop.step:
+                _save(folder, model, {**facts, "steps": loop.step})
+                log.say(f"stopped at step {loop.step:,}; saved in {folder}")
             raise
         results = judge(loop)
         log.record(step=loop.step, **results)
@@ -202,8 +205,10 @@ def pick_device(name: str) -> torch.device:
         raise FormersError(f"device={name!r} is not to be had here: use cpu, or auto for what is there.") from None
 
 
-def _folder(out: str | Path) -> Path:
+def _folder(out: str | Path, overwrite: bool) -> Path:
     folder = Path(out)
+    if (folder / CONFIG).exists() and not overwrite:
+        raise FormersError(f"{folder} holds a run already: give another --out, or --overwrite to replace it.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

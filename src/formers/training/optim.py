@@ -31,11 +31,12 @@ def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
 
 def rate(settings: Settings, step: int, progress: float) -> float:
     """The learning rate of a step (from 1), `progress` of the whole budget spent."""
-    warm = min(step / settings.warmup, 1.0) if settings.warmup else 1.0
+    warmup = settings.warm_steps
+    warm = min(step / warmup, 1.0) if warmup else 1.0
     if settings.schedule == "cosine":
         shape = FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
     elif settings.schedule == "inverse-sqrt":
-        shape = math.sqrt(max(settings.warmup, 1) / max(step, settings.warmup, 1))
+        shape = math.sqrt(max(warmup, 1) / max(step, warmup, 1))
     else:
         shape = 1.0
     return settings.learning_rate * warm * shape  # E20

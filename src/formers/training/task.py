@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ from formers.data.text import Text
 from formers.family import spec as member_spec
 from formers.heads import LanguageModel, MaskedLM
 from formers.model import Spec, check
+from formers.position import Learned
+
+log = logging.getLogger(__name__)
 
 
 class Task(NamedTuple):
@@ -47,8 +51,13 @@ def task_of(spec: Spec, tokenizer: Tokenizer, data: str | Path) -> Task:
                 f"{spec.name} learns from pairs and {str(data)!r} has none: give a .tsv file with a pair a line, source, tab, target."
             )
         pairs = read_pairs(data, tokenizer)
+        longest = max(max(len(a), len(b) + 1) for a, b in (*pairs.train, *pairs.valid))
+        if isinstance(spec.position, Learned) and longest > spec.length:
+            raise FormersError(f"{data} has texts of up to {longest} tokens, more than length={spec.length}: use --set length={longest}.")
         return Task(spec, tokenizer, Pairs(pairs.train, pairs.valid, tokenizer), pairs.about, None)
     text = read_text(data)
+    if len(text.train) < spec.length:
+        log.warning("%s has %d tokens to learn from, fewer than length=%d: windows are that short", data, len(text.train), spec.length)
     if isinstance(spec.head, MaskedLM):
         return Task(spec, tokenizer, Masked(text.train, text.valid, spec.length, tokenizer), text.about, text)
     return Task(spec, tokenizer, Language(text.train, text.valid, spec.length), text.about, text)
