@@ -3,8 +3,8 @@
 rate(s) = peak * min(s / w, 1) * shape                                                                           E20
 shape   = 0.05 + 0.95 (1 + cos(pi p)) / 2 (cosine), sqrt(w / max(s, w)) (inverse-sqrt), or 1 (constant)
 
-s counts from 1, w is the warm-up, and p is the share of the budget that has been spent, in steps or in time. The inverse square
-root is the 2017 paper's schedule, whose peak is d^-0.5 w^-0.5.
+s counts from 1, w is the warm-up (at most a tenth of a budget in steps), and p is the share of the budget that has been spent, in
+steps or in time. The inverse square root is the 2017 paper's schedule, whose peak is d^-0.5 w^-0.5.
 """
 
 from __future__ import annotations
