@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import formers
-from formers import Model
+from formers import Model, Output
 from formers.attention import DotProduct
 from formers.core import Range, Source, Stream
 from formers.patterns import Causal, Full, Pattern
@@ -51,6 +51,20 @@ def loss_of(logits: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
     return F.cross_entropy(logits[real], targets[real])
 
 
+def same_results(model: Model, out: Output, hidden: Tensor, table: Tensor, targets: Tensor, mask: Tensor | None, pairs: list[Pair]) -> None:
+    """Fails unless hidden states, logits, loss and every gradient are those of the peer's hidden states and table."""
+    logits = hidden @ table.T
+    real = torch.ones(targets.shape, dtype=torch.bool) if mask is None else mask
+    close(out.logits[real], logits[real])
+    close(out.hidden[real], hidden[real])
+    loss = loss_of(logits, targets, mask)
+    close(out.loss, loss)
+    out.loss.backward()
+    loss.backward()
+    same_gradients(pairs)
+    close(model.embedding.weight.grad, table.grad)
+
+
 @KINDS
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "padded"])
 def test_encoder_decoder(norm: str, activation: str, masked: bool) -> None:
@@ -74,15 +88,7 @@ def test_encoder_decoder(norm: str, activation: str, masked: bool) -> None:
         tgt_mask=torch.ones(5, 5, dtype=torch.bool).triu(1), tgt_is_causal=True,
         src_key_padding_mask=ignored, tgt_key_padding_mask=after, memory_key_padding_mask=ignored,
     )  # fmt: skip
-    logits = hidden @ table.T
-    real = torch.ones(3, 5, dtype=torch.bool) if mask is None else mask
-    close(out.logits[real], logits[real])
-    loss = loss_of(logits, targets, mask)
-    close(out.loss, loss)
-    out.loss.backward()
-    loss.backward()
-    same_gradients(pairs)
-    close(model.embedding.weight.grad, table.grad)
+    same_results(model, out, hidden, table, targets, mask, pairs)
 
 
 @KINDS
@@ -98,16 +104,7 @@ def test_encoder(norm: str, activation: str, masked: bool) -> None:
 
     out = model(tokens, targets, mask=mask)
     hidden = theirs(embed(table, tokens), src_key_padding_mask=None if mask is None else ~mask)
-    logits = hidden @ table.T
-    real = torch.ones(3, LENGTH, dtype=torch.bool) if mask is None else mask
-    close(out.logits[real], logits[real])
-    close(out.hidden[real], hidden[real])
-    loss = loss_of(logits, targets, mask)
-    close(out.loss, loss)
-    out.loss.backward()
-    loss.backward()
-    same_gradients(pairs)
-    close(model.embedding.weight.grad, table.grad)
+    same_results(model, out, hidden, table, targets, mask, pairs)
 
 
 @pytest.mark.parametrize("pattern", [Full(), Causal()], ids=repr)

@@ -42,15 +42,16 @@ def train(
             raise FormersError(f"{name} is not a size or setting of --set: give it as --{name}, or leave it out.")
     done = run(member, data, folder, steps=steps, minutes=minutes, preset=preset, seed=seed, device=device, overwrite=overwrite, **options)
     results: dict[str, Any] = {"run": str(folder), **done.results}
-    if sample and ("bits_per_byte" in results or ("exact_match" in results and prompt)):
+    pairs = done.task.text is None
+    if sample and done.task.spec.head.writes and (prompt or not pairs):
         from formers.generation import generate
 
         text = generate(done.model, prompt, max_new_tokens=sample, temperature=0.8, seed=seed)
         typer.echo(f"\n--- a sample ---\n{text}\n----------------\n")
     elif sample:
-        why = "give --prompt, the source to read" if "exact_match" in results else f"{member} does not write text"
+        why = "give --prompt, the source to read" if pairs else f"{member} does not write text"
         typer.echo(f"no sample: {why}", err=True)
-    if counts and done.task.text is None:
+    if counts and pairs:
         typer.echo(f"{member} was not trained on a text: no count model", err=True)
     elif counts and done.task.text is not None:
         from formers.baselines import CountModel

@@ -5,9 +5,10 @@ from formers.core.part import Part, Slot
 from formers.core.positions import Index, Positions, Range
 from formers.core.sizes import Sizes
 from formers.core.state import Cache, State
-from formers.core.stream import Source, Stream, compact
+from formers.core.stream import IGNORED, Source, Stream, compact
 
 __all__ = [
+    "IGNORED",
     "Cache",
     "FormersError",
     "Index",

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from formers.core.positions import Positions
 
+IGNORED = -100
+"""The target that counts for no loss."""
+
 
 class Source(NamedTuple):
     """What a decoder reads beside its own stream: the encoder's output (batch, n, dim), real tokens first."""

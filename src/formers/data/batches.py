@@ -11,11 +11,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from formers.core import IGNORED
 from formers.core.random import generator
 from formers.data.tokenize import Tokenizer
 
 Batch = dict[str, Tensor]
-IGNORED = -100
 
 
 class Batches(Protocol):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from formers.core import FormersError, nearest
+from typing import TypeVar
+
+from formers.core import FormersError, Slot, nearest
 from formers.position import Learned, NoPosition, Position, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm, Residual
+
+P = TypeVar("P", bound=Slot)
 
 POSITIONS: dict[str, Position] = {"sinusoidal": Sinusoidal(), "learned": Learned(), "none": NoPosition()}
 RESIDUALS: dict[str, Residual] = {"post": PostNorm(), "pre": PreNorm(), "bare": Bare()}
@@ -12,13 +16,15 @@ RESIDUALS: dict[str, Residual] = {"post": PostNorm(), "pre": PreNorm(), "bare": 
 
 def position(word: str) -> Position:
     """The position part of a word."""
-    if word not in POSITIONS:
-        raise FormersError(f"position={word!r} is unknown: {nearest(word, POSITIONS)}")
-    return POSITIONS[word]
+    return _named("position", word, POSITIONS)
 
 
 def residual(word: str) -> Residual:
     """The residual part of a word."""
-    if word not in RESIDUALS:
-        raise FormersError(f"norm={word!r} is unknown: {nearest(word, RESIDUALS)}")
-    return RESIDUALS[word]
+    return _named("norm", word, RESIDUALS)
+
+
+def _named(option: str, word: str, known: dict[str, P]) -> P:
+    if word not in known:
+        raise FormersError(f"{option}={word!r} is unknown: {nearest(word, known)}")
+    return known[word]

@@ -16,7 +16,6 @@ from formers.core import FormersError, State
 from formers.core.random import generator
 from formers.data import Bytes, Tokenizer
 from formers.data.batches import pad
-from formers.heads import LanguageModel, MaskedLM
 from formers.model import Model, Seq2Seq, evaluating
 from formers.position import Learned
 
@@ -62,7 +61,7 @@ def generate(
     choose = Chooser(temperature, top_k, top_p, seed)
     if max_new_tokens < 0:
         raise FormersError(f"max_new_tokens={max_new_tokens} is negative: give 0 or more.")
-    if not isinstance(model.spec.head, LanguageModel) or isinstance(model.spec.head, MaskedLM):
+    if not model.spec.head.writes:
         raise FormersError(f"{model.spec.name or 'this model'} does not write text: use a decoder or a transformer.")
     with evaluating(model):
         if isinstance(prompt, str):

@@ -6,10 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.core import FormersError, Sizes, Slot
-
-IGNORED = -100
-"""The target that counts for no loss."""
+from formers.core import IGNORED, FormersError, Sizes, Slot
 
 
 class HeadModule(nn.Module):
@@ -31,6 +28,11 @@ class Head(Slot):
     def streams(self) -> bool:
         """Whether it answers at every position, so that a stream can be continued; not if it judges whole sequences."""
         return True
+
+    @property
+    def writes(self) -> bool:
+        """Whether it predicts the next token, so that the model can write."""
+        return False
 
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
         """The module; `scale` multiplies logits that are made with the embedding table."""

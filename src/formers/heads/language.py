@@ -15,8 +15,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.core import Sizes
-from formers.heads.base import IGNORED, Head, HeadModule, cross_entropy
+from formers.core import IGNORED, Sizes
+from formers.heads.base import Head, HeadModule, cross_entropy
 
 
 class LanguageModel(Head):
@@ -25,6 +25,10 @@ class LanguageModel(Head):
     tied: bool = True
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
 
+    @property
+    def writes(self) -> bool:
+        return True
+
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
         assert vocab is not None
         return TokenHead(sizes.dim, vocab, self.tied, scale, self.label_smoothing)
@@ -32,6 +36,10 @@ class LanguageModel(Head):
 
 class MaskedLM(LanguageModel):
     """The hidden tokens: targets are -100 except where the data loader masked the input."""
+
+    @property
+    def writes(self) -> bool:
+        return False
 
 
 class TokenHead(HeadModule):

@@ -17,10 +17,6 @@ class Refusal(NamedTuple):
     says: Callable[[Spec], str]
 
 
-def _is_language_model(spec: Spec) -> bool:
-    return isinstance(spec.head, LanguageModel) and not isinstance(spec.head, MaskedLM)
-
-
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: s.head_dim is None and s.dim % s.heads != 0,
@@ -39,7 +35,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, or use Classify.",
     ),
     Refusal(
-        lambda s: _is_language_model(s) and not s.is_causal,
+        lambda s: s.head.writes and not s.is_causal,
         lambda s: (
             f"a language model over {type(s.pattern).__name__} would see the tokens it is to predict: "
             "use a causal pattern, or the MaskedLM head."

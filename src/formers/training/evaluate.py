@@ -11,11 +11,11 @@ from itertools import islice
 
 import torch
 
-from formers.core import FormersError
+from formers.core import IGNORED, FormersError
 from formers.data import Pairs
-from formers.data.batches import IGNORED, Batches
+from formers.data.batches import Batches
 from formers.generation import answer
-from formers.heads import LanguageModel, MaskedLM
+from formers.heads import MaskedLM
 from formers.model import Model, Seq2Seq, evaluating
 
 
@@ -36,7 +36,7 @@ def evaluate(model: Model, batches: Batches, size: int = 16, limit: int | None =
     results = {"loss": loss, "targets": count, "tokens_per_second": count / (time.perf_counter() - start)}
     if isinstance(model.spec.head, MaskedLM):
         results["masked_bits_per_byte"] = loss / math.log(2)
-    elif isinstance(model.spec.head, LanguageModel) and not isinstance(model, Seq2Seq):
+    elif model.spec.head.writes and not isinstance(model, Seq2Seq):
         results["bits_per_byte"] = loss / math.log(2)  # E21
     return results
 
@@ -44,10 +44,18 @@ def evaluate(model: Model, batches: Batches, size: int = 16, limit: int | None =
 @torch.no_grad()
 def exact_match(model: Seq2Seq, pairs: Pairs, size: int = 64, limit: int | None = None) -> float:
     """The share of held-out sources whose whole target the model writes, greedily."""
-    right = seen = 0
-    for start in range(0, len(pairs.valid[:limit]), size):
-        chunk = pairs.valid[:limit][start : start + size]
-        written = answer(model, [a for a, _ in chunk], max_new_tokens=2 * max(len(b) for _, b in chunk) + 8)
-        right += sum(mine == theirs for mine, (_, theirs) in zip(written, chunk, strict=True))
-        seen += len(chunk)
-    return right / max(seen, 1)
+    judged, right = pairs.valid[:limit], 0
+    with evaluating(model):
+        for start in range(0, len(judged), size):
+            chunk = judged[start : start + size]
+            written = answer(model, [a for a, _ in chunk], max_new_tokens=2 * max(len(b) for _, b in chunk) + 8)
+            right += sum(mine == theirs for mine, (_, theirs) in zip(written, chunk, strict=True))
+    return right / max(len(judged), 1)
+
+
+def judge(model: Model, batches: Batches, size: int, matches: int | None = None) -> dict[str, float]:
+    """All figures of the held-out data; of pairs also the exact matches, of the first `matches` of them."""
+    results = evaluate(model, batches, size)
+    if isinstance(model, Seq2Seq) and isinstance(batches, Pairs):
+        results["exact_match"] = exact_match(model, batches, limit=matches)
+    return results

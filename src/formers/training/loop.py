@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 import torch
 
 from formers.core import FormersError, nearest
-from formers.data import Pairs
 from formers.data.batches import Batch
 from formers.data.text import STDLIB
 from formers.family.members import member as find_member
-from formers.model import Model, Seq2Seq, build
+from formers.model import Model, build
 from formers.model.save import CONFIG, write
 from formers.training.config import Settings, settings
-from formers.training.evaluate import evaluate, exact_match
+from formers.training.evaluate import evaluate, judge
 from formers.training.log import Log
 from formers.training.optim import optimizer, rate
 from formers.training.task import Task, prepare
@@ -28,10 +27,6 @@ RUN = "run.json"
 """What a run's folder says of itself, beside the model."""
 EXACT_MATCHES = 500
 """How many held-out pairs the model writes out at the end."""
-
-
-class Diverged(FormersError):
-    """The loss or its gradient is not finite: the weights of the step before are the last good ones."""
 
 
 class Trained(NamedTuple):
@@ -75,15 +70,16 @@ class Loop:
 
     def learn(self, batch: Batch) -> float:
         """One step on a batch; the loss before it."""
+        now = rate(self.settings, self.step + 1, self.progress)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate(self.settings, self.step + 1, self.progress)
+            group["lr"] = now
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.model(**batch).loss
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip, foreach=True)
         value = loss.item()
         if not math.isfinite(value) or not math.isfinite(norm.item()):  # before the weights are ruined
-            raise Diverged(
+            raise FormersError(
                 f"the loss is {value:g} and its gradient {norm.item():g} at step {self.step + 1}: "
                 f"lower learning_rate={self.settings.learning_rate:g}."
             )
@@ -140,7 +136,7 @@ def train(
                 _save(folder, model, {**facts, "steps": loop.step})
                 log.say(f"stopped at step {loop.step:,}; saved in {folder}")
             raise
-        results = judge(loop)
+        results = summary(loop)
         log.record(step=loop.step, **results)
     _save(folder, model, {**facts, "steps": loop.step, "results": results})
     return Trained(model.eval(), results, task)
@@ -164,11 +160,9 @@ def take_step(loop: Loop, log: Log) -> None:
     log.record(step=loop.step, loss=loss, seconds=round(loop.seconds, 3))
 
 
-def judge(loop: Loop) -> dict[str, float]:
+def summary(loop: Loop) -> dict[str, float]:
     """The figures of the whole held-out data, and how the training went."""
-    results = evaluate(loop.model, loop.task.batches, loop.settings.batch)
-    if isinstance(loop.model, Seq2Seq) and isinstance(loop.task.batches, Pairs):
-        results["exact_match"] = exact_match(loop.model.eval(), loop.task.batches, limit=EXACT_MATCHES)
+    results = judge(loop.model, loop.task.batches, loop.settings.batch, EXACT_MATCHES)
     speed = loop.tokens / max(loop.seconds, 1e-9)
     return {**results, "tokens_per_second": speed, "steps": loop.step, "seconds": round(loop.seconds, 2)}
 

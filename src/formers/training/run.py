@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 from formers.core import FormersError
-from formers.data import Pairs
 from formers.generation.sample import tokenizer_of
-from formers.model import Seq2Seq, load
-from formers.training.evaluate import evaluate, exact_match
+from formers.model import load
+from formers.training.evaluate import judge
 from formers.training.loop import RUN
 from formers.training.task import task_of
 
@@ -18,10 +17,7 @@ def evaluate_run(run: str | Path, data: str | None = None, size: int = 16) -> di
     """The figures of a run's model on the held-out part of its own data, or of other data."""
     model = load(run)
     task = task_of(model.spec, tokenizer_of(model), data or _data_of(Path(run)))
-    results = evaluate(model, task.batches, size)
-    if isinstance(model, Seq2Seq) and isinstance(task.batches, Pairs):
-        results["exact_match"] = exact_match(model, task.batches)
-    return results
+    return judge(model, task.batches, size)
 
 
 def _data_of(run: Path) -> str:

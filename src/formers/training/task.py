@@ -46,7 +46,7 @@ def prepare(member: str, data: str | Path, preset: str | None = None, options: d
 def task_of(spec: Spec, tokenizer: Tokenizer, data: str | Path) -> Task:
     """The task of a spec whose tokenizer is known, as that of a saved run."""
     if spec.encoder is not None:
-        if str(data) == "stdlib" or not str(data).endswith(".tsv"):
+        if not str(data).endswith(".tsv"):
             raise FormersError(
                 f"{spec.name} learns from pairs and {str(data)!r} has none: give a .tsv file with a pair a line, source, tab, target."
             )
