@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 
 import pytest
 import torch
@@ -12,6 +15,10 @@ from hypothesis import settings
 # instruction set stays in use; oneDNN reads this at its first product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 torch.set_num_threads(1)
+
+# No test reads or fills the cache of the person who runs it.
+os.environ["FORMERS_CACHE"] = tempfile.mkdtemp(prefix="formers-cache-")
+atexit.register(shutil.rmtree, os.environ["FORMERS_CACHE"], ignore_errors=True)
 
 settings.register_profile("formers", deadline=None, derandomize=True, max_examples=8)
 settings.load_profile("formers")

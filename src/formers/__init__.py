@@ -28,6 +28,7 @@ _HOMES = {
     "explain": "formers.attention",
     "generate": "formers.generation",
     "train": "formers.training",
+    "resume": "formers.training",
     **dict.fromkeys(("attention", "depth", "feedforward", "heads", "memory", "patterns", "position", "residual", "score"), ""),
 }
 
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from formers.model import Spec as Spec
     from formers.model import build as build
     from formers.model import load as load
+    from formers.training import resume as resume
     from formers.training import train as train
 
 

@@ -39,7 +39,7 @@ def test_training_ends_with_one_line_of_json(run):
     results = json.loads(done.stdout.splitlines()[-1])
     assert {"run", "loss", "bits_per_byte", "tokens_per_second", "count_bits_per_byte", "steps"} <= results.keys()
     assert results["steps"] == 3
-    assert (out / "model.safetensors").exists()
+    assert sorted(f.parent.name for f in out.rglob("model.safetensors")) == ["step-00000001", "step-00000002", "step-00000003"]
 
 
 def test_through_a_pipe_there_are_no_control_codes(run):

@@ -15,7 +15,7 @@ from contracts.specimens import FIRST, SPECIMENS, Specimen, Subject, subject
 from formers.data.tokenize import Bytes
 from helpers import refused
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, MANIFEST = "config.json", "model.safetensors", "MANIFEST.json"
 TOKENIZER = Bytes(specials=("begin", "end"))
 
 
@@ -71,8 +71,9 @@ def test_the_tokenizer_comes_along(saved: tuple[Subject, Path]) -> None:
 
 
 def test_only_json_and_safetensors_are_written(saved: tuple[Subject, Path]) -> None:
-    assert sorted(f.name for f in saved[1].iterdir()) == [CONFIG, WEIGHTS]
+    assert sorted(f.name for f in saved[1].iterdir()) == [MANIFEST, CONFIG, WEIGHTS]
     json.loads((saved[1] / CONFIG).read_text())
+    json.loads((saved[1] / MANIFEST).read_text())
 
 
 @pytest.mark.parametrize("gone", [CONFIG, WEIGHTS])
@@ -134,6 +135,7 @@ def test_truncated_weights(saved: tuple[Subject, Path], keep: int) -> None:
 
 def test_weights_of_another_model_are_named(saved: tuple[Subject, Path]) -> None:
     weights = load_file(saved[1] / WEIGHTS)
+    (saved[1] / MANIFEST).unlink()  # as its owner who changed the folder is told to
     name = "stack.depth.blocks.0.attention.qkv.weight"
     for wrong in ({**weights, name: weights[name][:-1]}, {k: v for k, v in weights.items() if k != name}):
         save_file(wrong, saved[1] / WEIGHTS)
@@ -170,4 +172,17 @@ def test_the_disk_is_asked_before_the_name_is_moved(saved: tuple[Subject, Path],
     monkeypatch.setattr(os, "fsync", lambda fd: (done.append("fsync"), fsync(fd))[1])
     monkeypatch.setattr(Path, "replace", lambda self, to: (done.append(Path(to).name), replace(self, to))[1])
     saved[0].model.save_pretrained(saved[1])
-    assert done == ["fsync", WEIGHTS, "fsync", CONFIG]
+    assert done == ["fsync", WEIGHTS, "fsync", CONFIG, "fsync", MANIFEST]
+
+
+def test_one_flipped_bit_anywhere_is_noticed(saved: tuple[Subject, Path]) -> None:
+    for file in sorted(saved[1].iterdir()):
+        content = bytearray(file.read_bytes())
+        for place in torch.randint(8 * len(content), (20,)).tolist():
+            content[place // 8] ^= 1 << place % 8
+            file.write_bytes(content)
+            with refused():
+                formers.load(saved[1])
+            content[place // 8] ^= 1 << place % 8
+        file.write_bytes(content)
+    formers.load(saved[1])

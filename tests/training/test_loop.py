@@ -9,11 +9,24 @@ import pytest
 import torch
 
 import formers
-from formers.training import evaluate_run
+from formers.model import build
+from formers.model.files import checkpoints
+from formers.training import evaluate_run, prepare
 from formers.training.config import Settings
-from helpers import refused
+from formers.training.loop import Loop
+from helpers import close, refused
 
-TINY = {"dim": 32, "heads": 2, "layers": 1, "length": 32, "batch": 8, "quiet": True}
+compiled = torch.compile
+
+TINY = {"dim": 32, "heads": 2, "layers": 1, "length": 32, "batch": 8, "quiet": True, "track": "none", "sample_tokens": 0}
+
+
+def metrics(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(run):
+    return (checkpoints(run)[0] / "model.safetensors").read_bytes()
 
 
 @pytest.fixture
@@ -33,8 +46,7 @@ def test_a_decoder_learns_a_text_and_its_run_can_be_judged_again(text, tmp_path)
     again = evaluate_run(tmp_path / "run")
     assert again["loss"] == pytest.approx(results["loss"], abs=1e-6)
     assert formers.generate(loaded, "abcd", max_new_tokens=6, temperature=0) == "abcdefghij"
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [*range(1, 61), 60]
+    assert [line["step"] for line in metrics(tmp_path / "run") if "norm" in line] == list(range(1, 61))
     assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["learning_rate"] == 1e-2
 
 
@@ -71,42 +83,142 @@ def test_a_budget_of_minutes_is_kept(text):
 
 
 def test_judging_while_training_is_recorded(text, tmp_path):
-    formers.train("decoder", text, tmp_path / "run", steps=6, eval_every=3, **TINY)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "valid_loss" in line] == [3, 6]
+    formers.train("decoder", text, tmp_path / "run", steps=7, eval_every=3, **TINY)
+    judged = [line for line in metrics(tmp_path / "run") if "valid_loss" in line]
+    assert [line["step"] for line in judged] == [3, 6, 7]
+    assert all(line["valid_bits_per_byte"] == pytest.approx(line["valid_loss"] / math.log(2)) for line in judged)
+
+
+def test_a_run_that_was_not_told_is_judged_ten_times_and_shows_what_it_writes(text, tmp_path):
+    formers.train("decoder", text, tmp_path / "run", steps=40, **{**TINY, "sample_tokens": 5})
+    lines = metrics(tmp_path / "run")
+    assert [line["step"] for line in lines if "valid_loss" in line] == list(range(4, 41, 4))
+    assert all(line["sample"] for line in lines if "sample" in line)
+    assert len([line for line in lines if "sample" in line]) == 10
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_ruins_nothing(text, tmp_path):
-    good = formers.train("decoder", text, tmp_path / "run", steps=2, **TINY).model
-    with refused("the loss is", "learning_rate"):
-        formers.train("decoder", text, tmp_path / "run", steps=50, learning_rate=1e30, warmup=0, overwrite=True, **TINY)
-    kept = formers.load(tmp_path / "run").state_dict()
-    assert all(kept[name].equal(value) for name, value in good.state_dict().items())
+    with refused("the loss is", "learning_rate", f"--from {tmp_path / 'run'}"):
+        formers.train("decoder", text, tmp_path / "run", steps=50, learning_rate=1e30, warmup=0, save_every=1, **TINY)
+    kept = formers.load(tmp_path / "run")
+    assert all(bool(p.isfinite().all()) for p in kept.parameters())
+    skipped = [line for line in metrics(tmp_path / "run") if line.get("skipped")]
+    assert len(skipped) == 3
+    assert (tmp_path / "run" / skipped[0]["batch"]).exists()
 
 
 def test_a_run_is_not_replaced_unless_asked_for(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
-    before = {f.name: f.read_bytes() for f in (tmp_path / "run").iterdir()}
-    with refused("holds a run already", "--overwrite"):
+    before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+    with refused("holds a run already", "--overwrite", "formers resume"):
         formers.train("decoder", text, tmp_path / "run", steps=2, **TINY)
-    assert {f.name: f.read_bytes() for f in (tmp_path / "run").iterdir()} == before
+    assert {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()} == before
+    formers.train("decoder", text, tmp_path / "run", steps=2, overwrite=True, **TINY)
+    assert checkpoints(tmp_path / "run")[0].name == "step-00000002"
 
 
-def test_a_stopped_run_keeps_what_it_learnt(text, tmp_path, monkeypatch):
-    from formers.training import loop
+def test_a_mistake_leaves_no_folder_behind(tmp_path):
+    with refused("nowhere.txt"):
+        formers.train("decoder", tmp_path / "nowhere.txt", tmp_path / "runs" / "one", steps=1, **TINY)
+    assert not (tmp_path / "runs" / "one").exists()
 
-    taken = loop.take_step
 
-    def stop(*arguments):
-        taken(*arguments)
-        if arguments[0].step == 3:
-            raise KeyboardInterrupt
+def test_more_budget_goes_on_as_if_it_had_been_given_at_once(text, tmp_path):
+    options = {**TINY, "dropout": 0.1, "schedule": "constant", "warmup": 0}
+    formers.train("decoder", text, tmp_path / "whole", steps=9, **options)
+    formers.train("decoder", text, tmp_path / "parts", steps=4, **options)
+    with refused("has spent its budget", "--steps"):
+        formers.resume(tmp_path / "parts", quiet=True)
+    done = formers.resume(tmp_path / "parts", steps=9, quiet=True)
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+    steps = [line["step"] for line in metrics(tmp_path / "parts") if "norm" in line]
+    assert steps == list(range(1, 10))
+    assert done.results["steps"] == 9
+    assert json.loads((tmp_path / "parts" / "run.json").read_text())["settings"]["steps"] == 9
 
-    monkeypatch.setattr(loop, "take_step", stop)
-    with pytest.raises(KeyboardInterrupt):
-        formers.train("decoder", text, tmp_path / "run", steps=50, **TINY)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["steps"] == 3
-    assert formers.load(tmp_path / "run").spec.dim == TINY["dim"]
+
+def test_changed_data_are_not_resumed_on(text, tmp_path):
+    formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
+    text.write_bytes(text.read_bytes()[:-10] + b"0123456789")
+    with refused("not what they were", str(text)):
+        formers.resume(tmp_path / "run", steps=2, quiet=True)
+
+
+def test_pieces_give_the_gradient_of_the_whole_batch(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{'a' * (i % 9)}{i}\t{'b' * (i % 4)}{i}\n" for i in range(300)))
+    task = prepare("transformer", path, None, {"dim": 16, "heads": 2, "layers": 1, "dropout": 0.0})
+    found = []
+    for pieces in (1, 3, 7):
+        torch.manual_seed(0)
+        loop = Loop(build(task.spec).double().train(), task, Settings(batch=7, accumulate=pieces, clip=1e9))
+        loop.learn(loop.pieces())
+        found.append([p.grad for p in loop.model.parameters()])
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            close(a, b)
+
+
+def test_bf16_learns_and_leaves_the_weights_in_float32(text, tmp_path):
+    plain = formers.train("decoder", text, steps=30, learning_rate=1e-2, warmup=5, **TINY)
+    half = formers.train("decoder", text, tmp_path / "run", steps=30, learning_rate=1e-2, warmup=5, precision="bf16", **TINY)
+    assert half.results["loss"] == pytest.approx(plain.results["loss"], abs=0.2)
+    assert half.results["loss"] != plain.results["loss"]
+    assert all(p.dtype == torch.float32 for p in formers.load(tmp_path / "run").parameters())
+    with refused("precision=fp16", "GPU"):
+        formers.train("decoder", text, steps=1, precision="fp16", **TINY)
+
+
+def test_fp16_scales_the_loss_and_an_overflow_is_no_bad_step(text):
+    task = prepare("decoder", text, None, {"dim": 16, "heads": 2, "layers": 1, "length": 8})
+    loop = Loop(build(task.spec).train(), task, Settings(batch=4, precision="fp16"))
+    assert loop.scaler.is_enabled()
+    before = loop.scaler.get_scale()
+    weight = loop.model.embedding.weight.detach().clone()
+    handle = loop.model.embedding.weight.register_hook(lambda g: g * float("inf"))
+    done, _ = loop.advance()
+    assert done.taken
+    assert loop.bad == 0
+    assert loop.scaler.get_scale() < before
+    assert loop.model.embedding.weight.equal(weight), "a step that overflowed must not move the weights"
+    handle.remove()
+    loop.advance()
+    assert not loop.model.embedding.weight.equal(weight)
+
+
+def test_a_compiled_step_is_the_same_step(text, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda m: compiled(m, backend="aot_eager"))
+    found = [formers.train("decoder", text, steps=3, compile=c, **TINY).results["loss"] for c in (False, True)]
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+
+
+def test_a_run_can_begin_with_the_weights_of_another(text, tmp_path):
+    first = formers.train("decoder", text, tmp_path / "one", steps=40, learning_rate=1e-2, warmup=5, **TINY)
+    few = {"steps": 1, "learning_rate": 1e-6, "quiet": True, "track": "none", "batch": 8, "sample_tokens": 0}
+    second = formers.train("decoder", text, tmp_path / "two", from_run=tmp_path / "one", dropout=0.1, **few)
+    assert second.results["loss"] == pytest.approx(first.results["loss"], abs=1e-2)
+    assert second.model.spec == first.model.spec.replace(dropout=0.1)
+    with refused("layers=3", "--from"):
+        formers.train("decoder", text, from_run=tmp_path / "one", layers=3, **few)
+    with refused("is a decoder", "encoder"):
+        formers.train("encoder", text, from_run=tmp_path / "one", **few)
+
+
+def test_the_best_checkpoint_can_be_loaded(text, tmp_path):
+    formers.train("decoder", text, tmp_path / "run", steps=12, eval_every=2, learning_rate=1e-2, warmup=1, schedule="constant", **TINY)
+    judged = {line["step"]: line["valid_loss"] for line in metrics(tmp_path / "run") if "valid_loss" in line}
+    best = evaluate_run(tmp_path / "run", checkpoint="best", size=8)
+    assert best["loss"] == pytest.approx(min(judged.values()), abs=1e-6)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["results"]["best_step"] == min(judged, key=judged.get)
+
+
+def test_memory_that_runs_out_is_told_with_what_helps(text, monkeypatch):
+    def run_out(*_):
+        raise torch.OutOfMemoryError("no more")
+
+    monkeypatch.setattr(Loop, "learn", run_out)
+    with refused("memory", "batch=8", "accumulate"):
+        formers.train("decoder", text, steps=2, **TINY)
 
 
 def test_mistakes_are_told_before_training_starts(text, tmp_path):
@@ -120,14 +232,14 @@ def test_mistakes_are_told_before_training_starts(text, tmp_path):
         formers.train("decoder", text, batch=0)
     with refused("pairs", ".tsv"):
         formers.train("transformer", text)
-    with refused("Classify"):
+    with refused("no labels", ".tsv"):
         formers.train("encoder", text, classes=3)
     with refused("vocab=100", "256"):
         formers.train("decoder", text, vocab=100)
     with refused("device='abacus'"):
         formers.train("decoder", text, device="abacus")
     (tmp_path / "file").write_text("x")
-    with refused("cannot be made a folder"):
+    with refused("cannot be written to"):
         formers.train("decoder", text, tmp_path / "file" / "run")
     with refused("not a saved model"):
         evaluate_run(tmp_path)

@@ -12,12 +12,12 @@ from rich.console import Console
 from formers.bench.plain import PlainDecoder
 from formers.bench.timing import alternate, ratio
 from formers.data import Bytes, Language
-from formers.data.batches import Batch
 from formers.family import spec
 from formers.model import build
 from formers.training.config import Settings
 from formers.training.log import REFRESHES, Log
-from formers.training.loop import Loop, take_step
+from formers.training.loop import Loop, Piece, Step
+from formers.training.run import take_step
 from formers.training.task import Task
 
 SIZES = dict(vocab=256, dim=256, heads=4, layers=4, hidden=1024, length=256)
@@ -32,23 +32,25 @@ class _TimedLoop(Loop):
         super().__post_init__()
         self.times: list[float] = []
 
-    def learn(self, batch: Batch) -> float:
+    def learn(self, pieces: list[Piece]) -> Step:
         start = time.process_time()
-        loss = super().learn(batch)
+        done = super().learn(pieces)
         self.times.append(time.process_time() - start)
-        return loss
+        return done
 
 
 def bench_train(rounds: int) -> dict[str, float]:
     """Seconds of a step of ours and of the plainest decoder, their ratio, and the share that the loop adds to a bare step."""
     torch.manual_seed(0)
     text = torch.randint(256, (1_000_000,), dtype=torch.uint8)
-    task = Task(spec("decoder", preset=None, **SIZES), Bytes(), Language(text, text, SIZES["length"]), "random bytes", None)
+    task = Task(
+        spec("decoder", preset=None, **SIZES), Bytes(), Language({"train": text, "valid": text}, SIZES["length"]), "random bytes", None
+    )
     settings = Settings(steps=10**9, batch=BATCH)
     ours, looped = Loop(build(task.spec).train(), task, settings), _TimedLoop(build(task.spec).train(), task, settings)
     plain = PlainDecoder(**SIZES)
     optimizer = torch.optim.AdamW(plain.parameters())
-    batch = ours.batch()
+    batch = ours.pieces()[0].batch
 
     def plain_step() -> None:
         optimizer.zero_grad()

@@ -16,6 +16,8 @@ from formers.cli import bench, evaluate, generate, members, show, train
 
 USAGE = 2
 """Exit code of a mistake that the user can mend."""
+DIVERGED = 3
+"""Exit code of a training whose loss stopped being a number."""
 STOPPED = 130
 """Exit code after Ctrl-C."""
 
@@ -43,6 +45,7 @@ def root(
 
 
 app.command("train")(train.train)
+app.command("resume")(train.resume)
 app.command("generate")(generate.generate)
 app.command("eval")(evaluate.evaluate)
 app.command("members")(members.members)
@@ -63,9 +66,10 @@ def main() -> None:
         sentence = _sentence(error)
         if sentence is None:
             raise
-        if sentence:  # empty where the parser has printed the help of a command given without arguments
+        # Empty where the parser has printed the help of a command given without arguments. Of several processes the first one speaks.
+        if sentence and os.environ.get("RANK", "0") == "0":
             print(f"formers: {sentence}", file=sys.stderr)
-        code = USAGE
+        code = DIVERGED if type(error).__name__ == "Diverged" else USAGE
     sys.exit(code)
 
 

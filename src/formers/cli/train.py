@@ -1,64 +1,131 @@
-"""`formers train`: trains a member and prints what it reached."""
+"""`formers train` and `formers resume`: train a member, or go on with a run, and print what it reached."""
 
 from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from formers.cli.common import Json, Set, report
+from formers.cli.config import read_yaml
 from formers.cli.options import parse_set
+
+if TYPE_CHECKING:
+    from formers.training import Trained
+
+Steps = Annotated[int | None, typer.Option(help="Stop after so many steps, counted from the beginning of the run; 1000 unless given.")]
+Minutes = Annotated[float | None, typer.Option(help="Stop after so many minutes, counted from the beginning of the run.")]
+Device = Annotated[str | None, typer.Option(help="Where to train: cpu, cuda, mps; auto takes what is there.")]
+Counts = Annotated[bool, typer.Option("--counts", help="Fit an order-3 count model to the same bytes, for comparison.")]
+Sample = Annotated[int, typer.Option(help="How many tokens of text to write at the end.")]
+Prompt = Annotated[str, typer.Option(help="What the text written at the end begins with.")]
+
+OWN = ("config", "counts", "json", "overwrite", "prompt", "sample", "set")
+"""Options of the command that are neither sizes nor settings."""
 
 
 def train(
     member: Annotated[str, typer.Argument(help="Which member; `formers members` lists them.")],
-    data: Annotated[str, typer.Option(help="A text file, a .tsv file of pairs, or stdlib: the running Python's own sources.")] = "stdlib",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="A file, a folder, a glob, two parallel files (a.en,a.fr), or a name: stdlib (unless given), numbers, enwik8, ..."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder to save the run in; runs/MEMBER, or the next free name, unless given.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Stop after so many steps.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
     preset: Annotated[str | None, typer.Option(help="A named configuration: base is the paper's.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of options; what the command line says counts more.")] = None,
     set_: Set = None,
-    seed: Annotated[int, typer.Option(help="Seed of the weights and of the batches.")] = 0,
-    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, mps; auto takes what is there.")] = "auto",
+    from_: Annotated[str | None, typer.Option("--from", metavar="RUN", help="Begin with the weights and sizes of another run.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the dropout; 0 unless given.")] = None,
+    device: Device = None,
+    tokens: Annotated[str | None, typer.Option(help="What text is cut into: bytes, characters or bpe.")] = None,
+    valid: Annotated[str | None, typer.Option(help="Held-out data of your own; else a part of --data is held out.")] = None,
+    save_every: Annotated[int | None, typer.Option(help="Save every so many steps; every five minutes unless given.")] = None,
+    eval_every: Annotated[int | None, typer.Option(help="Judge every so many steps; ten times in the run unless given.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, bf16, or fp16 on a GPU.")] = None,
+    compile_: Annotated[bool | None, typer.Option("--compile", help="Compile the step with torch.compile.")] = None,
+    track: Annotated[
+        str | None, typer.Option(help="Where figures go beside metrics.jsonl: auto, none, or some of tensorboard,wandb,mlflow.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out holds.")] = False,
-    counts: Annotated[bool, typer.Option("--counts", help="Fit an order-3 count model to the same text, for comparison.")] = False,
-    sample: Annotated[int, typer.Option(help="How many tokens of text to write at the end.")] = 0,
-    prompt: Annotated[str, typer.Option(help="What the text written at the end begins with.")] = "",
+    counts: Counts = False,
+    sample: Sample = 0,
+    prompt: Prompt = "",
     json: Json = False,
 ) -> None:
-    """Train MEMBER on a text or on pairs, with a live bar, and judge it on held-out data."""
+    """Train MEMBER with a live bar, save it as it goes, and judge it on held-out data."""
+    from formers.core import FormersError
     from formers.training import train as run
 
-    folder = out or unused(Path("runs") / member)
+    given = {
+        "data": data, "out": out, "steps": steps, "minutes": minutes, "preset": preset, "from_run": from_, "seed": seed, "device": device,
+        "tokens": tokens, "valid": valid, "save_every": save_every, "eval_every": eval_every, "precision": precision, "compile": compile_,
+        "track": track,
+    }  # fmt: skip
+    written = {} if config is None else read_yaml(config)
+    if written.pop("member", member) != member:
+        raise FormersError(f"{config} is of another member than {member}: give the one it names.")
+    if "from" in written:
+        written["from_run"] = written.pop("from")
     options = parse_set(set_ or [])
     for name in options:
-        if name in ("data", "device", "member", "minutes", "out", "overwrite", "preset", "quiet", "seed", "steps"):
-            from formers.core import FormersError
+        if name in (*OWN, "data", "out", "member", "from", "from_run", "quiet", "device", "preset", "track", "steps", "minutes", "seed"):
+            raise FormersError(f"{name} is not a size or setting of --set: give it as --{name.replace('_', '-')}, or leave it out.")
+    if steps is not None or minutes is not None:  # one budget replaces the other
+        written = {name: value for name, value in written.items() if name not in ("steps", "minutes")}
+    chosen: dict[str, Any] = {**written, **options, **{name: value for name, value in given.items() if value is not None}}
+    folder = Path(chosen.pop("out", None) or unused(Path("runs") / member))
+    done = run(member, chosen.pop("data", "stdlib"), folder, overwrite=overwrite, **chosen)
+    _end(folder, done, counts, sample, prompt, json)
 
-            raise FormersError(f"{name} is not a size or setting of --set: give it as --{name}, or leave it out.")
-    done = run(member, data, folder, steps=steps, minutes=minutes, preset=preset, seed=seed, device=device, overwrite=overwrite, **options)
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="The folder of a run that was stopped, killed, or is to go on.")],
+    steps: Steps = None,
+    minutes: Minutes = None,
+    device: Device = None,
+    counts: Counts = False,
+    sample: Sample = 0,
+    prompt: Prompt = "",
+    json: Json = False,
+) -> None:
+    """Go on with RUN from its newest sound checkpoint, bit for bit as if it had never stopped."""
+    from formers.training import resume as go_on
+
+    _end(run, go_on(run, steps=steps, minutes=minutes, device=device or "auto"), counts, sample, prompt, json)
+
+
+def _end(folder: Path, done: Trained, counts: bool, sample: int, prompt: str, json: bool) -> None:
+    """Prints what a run reached, with a text it writes and the count model's figure where they are wanted."""
+    if not done.results:  # one of several processes, and not the one that speaks
+        return
     results: dict[str, Any] = {"run": str(folder), **done.results}
-    pairs = done.task.text is None
-    if sample and done.task.spec.head.writes and (prompt or not pairs):
+    spec = done.task.spec
+    if sample and spec.head.writes and (prompt or spec.encoder is None):
         from formers.generation import generate
 
-        text = generate(done.model, prompt, max_new_tokens=sample, temperature=0.8, seed=seed)
+        text = generate(done.model, prompt, max_new_tokens=sample, temperature=0.8, seed=0)
         typer.echo(f"\n--- a sample ---\n{text}\n----------------\n")
     elif sample:
-        why = "give --prompt, the source to read" if pairs else f"{member} does not write text"
+        why = "give --prompt, the source to read" if spec.encoder is not None else f"{spec.name} does not write text"
         typer.echo(f"no sample: {why}", err=True)
-    if counts and pairs:
-        typer.echo(f"{member} was not trained on a text: no count model", err=True)
+    if counts and done.task.text is None:
+        typer.echo(f"{spec.name} was not trained on the bytes of a text: no count model", err=True)
     elif counts and done.task.text is not None:
         from formers.baselines import CountModel
 
         counted = CountModel(done.task.text.train.numpy(), order=3)
         results["count_bits_per_byte"] = counted.bits_per_byte(done.task.text.valid.numpy())
-    report(results, json)
+    from formers.training.log import finite
+
+    report(finite(results) if json else results, json)
 
 
 def unused(folder: Path) -> Path:

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from formers.core.stored import stored
+
 EMPTY = -1
 """The position of a place where no token stands: no pattern lets it be seen."""
 
 
+@stored
 @dataclass(frozen=True)
 class Range:
     """Positions start, start+1, ..., start+length-1, the same for every row of the batch."""
@@ -31,6 +34,7 @@ class Range:
         return torch.arange(self.start, self.start + self.length, device=device)
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class Index:
     """Positions one by one, (length,) or (batch, length), -1 where no token stands; none reaches `stop`."""

@@ -7,9 +7,14 @@ import hashlib
 import torch
 
 
+def key(seed: int, *keys: int | str) -> int:
+    """A seed of 63 bits that is a function of (seed, keys): the same on every machine."""
+    digest = hashlib.sha256(repr((seed, *keys)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
 def generator(seed: int, *keys: int | str, device: torch.device | str = "cpu") -> torch.Generator:
     """A torch generator keyed by (seed, keys), e.g. (seed, layer, step): the same keys give the same numbers everywhere."""
-    digest = hashlib.sha256(repr((seed, *keys)).encode()).digest()
     made = torch.Generator(device)
-    made.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    made.manual_seed(key(seed, *keys))
     return made

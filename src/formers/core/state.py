@@ -8,7 +8,7 @@ disturb each other and a token costs no copy of its past.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from formers.core.errors import FormersError
 from formers.core.positions import EMPTY, Index, Positions, Range, join
+from formers.core.stored import stored
 
 ROOM = 64
 """Free places that a buffer is given, at least, when it must grow."""
@@ -28,6 +29,7 @@ class _Buffer:
         self.keys, self.values, self.used = keys, values, used
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class Cache:
     """Keys (batch, heads, n, head_dim) and values (batch, heads, n, value_dim) of the n tokens at `positions`."""
@@ -35,8 +37,8 @@ class Cache:
     keys: Tensor
     values: Tensor
     positions: Positions
-    buffer: _Buffer | None = None
-    start: int = 0
+    buffer: _Buffer | None = field(default=None, metadata={"stored": False})
+    start: int = field(default=0, metadata={"stored": False})
     """Where in the buffer the keys begin."""
 
     def append(self, keys: Tensor, values: Tensor, positions: Positions) -> Cache:
@@ -93,7 +95,10 @@ class Cache:
 
 
 class Entry(Protocol):
-    """What one sublayer leaves behind at one depth step; keys and values, or whatever else its continuation needs."""
+    """What one sublayer leaves behind at one depth step; keys and values, or whatever else its continuation needs.
+
+    A dataclass marked `@stored`, so that a training run that carries it can be saved and resumed.
+    """
 
     def reset(self, done: Tensor) -> Entry:
         """The entry in which the rows marked in done (batch,) are empty."""
@@ -104,6 +109,7 @@ class Entry(Protocol):
         ...
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class State:
     """The exact continuation of a stream: what every sublayer left behind, and where the next token stands."""

@@ -1,7 +1,36 @@
-"""Text, pairs and their batches; a batch is a pure function of (seed, step)."""
+"""Data and their batches: files, folders and named sets as tokens; a training batch is a pure function of (seed, step)."""
 
-from formers.data.batches import Batch, Language, Masked, Pairs
-from formers.data.text import Text, read_text
-from formers.data.tokenize import Bytes, Tokenizer
+from formers.data.batches import Batch, Batches, Language, LastWord, Masked
+from formers.data.bpe import BPE
+from formers.data.collate import Labelled, Pairs
+from formers.data.labelled import open_labelled
+from formers.data.lanes import Streams
+from formers.data.pairs import open_pairs
+from formers.data.reading import Reading
+from formers.data.stream import read_text, token_stream
+from formers.data.text import Text, open_text
+from formers.data.tokenize import Bytes, Characters, Tokenizer
+from formers.data.vocabulary import find_tokenizer
 
-__all__ = ["Batch", "Bytes", "Language", "Masked", "Pairs", "Text", "Tokenizer", "read_text"]
+__all__ = [
+    "BPE",
+    "Batch",
+    "Batches",
+    "Bytes",
+    "Characters",
+    "Labelled",
+    "Language",
+    "LastWord",
+    "Masked",
+    "Pairs",
+    "Reading",
+    "Streams",
+    "Text",
+    "Tokenizer",
+    "find_tokenizer",
+    "open_labelled",
+    "open_pairs",
+    "open_text",
+    "read_text",
+    "token_stream",
+]

@@ -1,50 +1,71 @@
 """Batches for training and evaluation: keyword arguments of a model's forward.
 
-The training batch of step s is a pure function of (seed, s): to resume is to go on counting.
+The training batch of step s is a pure function of (seed, s): to resume is to go on counting. A process that needs a part of the
+batch only asks for these rows, and gets exactly them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from formers.core import IGNORED
+from formers.core import IGNORED, FormersError
 from formers.core.random import generator
-from formers.data.tokenize import Tokenizer
+from formers.data.files import Parts
+from formers.data.tokenize import Bytes, Tokenizer
 
 Batch = dict[str, Tensor]
+ALL = slice(None)
 
 
 class Batches(Protocol):
     """What training and evaluation ask of data."""
 
-    def train_batch(self, size: int, seed: int, step: int) -> Batch:
-        """The batch of a training step."""
+    parts: Parts[Any]
+    """The data by part: train, valid, perhaps test."""
+    length: int
+    """Tokens of a row at most; 0 where rows are as long as what they hold."""
+    continues: bool
+    """Whether row b of step s+1 goes on where row b of step s ended, so that a memory may be carried."""
+
+    def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
+        """Some rows of the batch of a training step, which has `size` of them."""
         ...
 
-    def eval_batches(self, size: int) -> Iterator[Batch]:
-        """Batches that cover the held-out data, each token once."""
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
+        """Batches that cover a part of the data, each token or example judged once."""
         ...
 
 
 class Language:
     """Windows of a token stream (n,): inputs, and the same shifted by one as targets."""
 
-    def __init__(self, train: Tensor, valid: Tensor, length: int) -> None:
-        self.train, self.valid, self.length = train, valid, length
+    continues = False
 
-    def train_batch(self, size: int, seed: int, step: int) -> Batch:
-        """`size` windows at random places of the training text."""
-        rows = _windows(self.train, self.length + 1, size, generator(seed, "batch", step))
-        return {"tokens": rows[:, :-1].contiguous(), "targets": rows[:, 1:].contiguous()}
+    def __init__(self, parts: Mapping[str, Tensor], length: int, tokenizer: Tokenizer = Bytes()) -> None:
+        self.parts, self.length, self.tokenizer = named(parts), length, tokenizer
 
-    def eval_batches(self, size: int) -> Iterator[Batch]:
-        """The held-out text in windows side by side; every byte but the very first is predicted once."""
-        for rows in _side_by_side(self.valid, self.length + 1, self.length, size):
-            yield {"tokens": rows[:, :-1], "targets": rows[:, 1:]}
+    def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
+        """Windows at random places of the training text."""
+        found = _windows(self.parts["train"], self.length + 1, size, generator(seed, "batch", step), rows)
+        return {"tokens": found[:, :-1].contiguous(), "targets": found[:, 1:].contiguous()}
+
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
+        """Windows of `length` tokens, one every `stride` (side by side if None): each token but the first of all is judged once.
+
+        What an earlier window has judged is -100, so that with a stride below the length tokens are judged with more context.
+        """
+        if stride is not None and not 1 <= stride <= self.length:
+            raise FormersError(f"stride={stride} would miss tokens or stand still: give 1 ... length={self.length}.")
+        stride = stride or self.length
+        for start, rows in _side_by_side(self.parts[part], self.length + 1, stride, size):
+            targets = rows[:, 1:].clone()
+            targets[int(start == 0) :, : self.length - stride] = IGNORED
+            yield {"tokens": rows[:, :-1], "targets": targets}
 
 
 class Masked:
@@ -53,18 +74,22 @@ class Masked:
     Of 15 % chosen tokens, 80 % become the mask token, 10 % a random one, and 10 % stay.
     """
 
-    def __init__(self, train: Tensor, valid: Tensor, length: int, tokenizer: Tokenizer, share: float = 0.15) -> None:
-        self.train, self.valid, self.length, self.share = train, valid, length, share
+    continues = False
+
+    def __init__(self, parts: Mapping[str, Tensor], length: int, tokenizer: Tokenizer, share: float = 0.15) -> None:
+        self.parts, self.length, self.tokenizer, self.share = named(parts), length, tokenizer, share
         self.mask, self.plain = tokenizer.special("mask"), tokenizer.plain
 
-    def train_batch(self, size: int, seed: int, step: int) -> Batch:
-        """`size` windows at random places, newly masked."""
+    def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
+        """Windows at random places, newly masked."""
         random = generator(seed, "batch", step)
-        return self._hide(_windows(self.train, self.length, size, random), random)
+        batch = self._hide(_windows(self.parts["train"], self.length, size, random), random)
+        return {name: value[rows] for name, value in batch.items()}
 
-    def eval_batches(self, size: int) -> Iterator[Batch]:
-        """The held-out text in windows side by side, masked the same way every time."""
-        for step, rows in enumerate(_side_by_side(self.valid, self.length, self.length, size)):
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
+        """Windows side by side, masked the same way every time."""
+        refuse_stride(stride)
+        for step, (_, rows) in enumerate(_side_by_side(self.parts[part], self.length, self.length, size)):
             yield self._hide(rows, generator(0, "masked", step))
 
     def _hide(self, tokens: Tensor, random: torch.Generator) -> Batch:
@@ -75,37 +100,50 @@ class Masked:
         return {"tokens": shown, "targets": tokens.masked_fill(~chosen, IGNORED)}
 
 
-class Pairs:
-    """Sources and targets of different lengths, padded and masked; targets begin with `begin` and end with `end`."""
+class LastWord:
+    """Passages whose last word is to be told (LAMBADA; Paperno et al., 2016): only the tokens that spell it are targets.
 
-    def __init__(
-        self, train: Sequence[tuple[list[int], list[int]]], valid: Sequence[tuple[list[int], list[int]]], tokenizer: Tokenizer
-    ) -> None:
-        self.train, self.valid = train, valid
-        self.begin, self.end = tokenizer.special("begin"), tokenizer.special("end")
+    There is nothing to train on. Of a passage longer than `length` the end is read.
+    """
 
-    def train_batch(self, size: int, seed: int, step: int) -> Batch:
-        """`size` pairs drawn at random."""
-        rows = torch.randint(len(self.train), (size,), generator=generator(seed, "batch", step))
-        return self.batch([self.train[i] for i in rows.tolist()])
+    continues = False
 
-    def eval_batches(self, size: int) -> Iterator[Batch]:
-        """The held-out pairs in order."""
-        for start in range(0, len(self.valid), size):
-            yield self.batch(self.valid[start : start + size])
+    def __init__(self, parts: Mapping[str, Sequence[str]], length: int, tokenizer: Tokenizer) -> None:
+        self.parts, self.length, self.tokenizer = named(parts), length, tokenizer
 
-    def batch(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Batch:
-        """Pairs as one padded batch."""
-        source, source_mask = pad([a for a, _ in pairs])
-        target, mask = pad([[self.begin, *b] for _, b in pairs])
-        goal, _ = pad([[*b, self.end] for _, b in pairs])
-        return {
-            "source": source,
-            "target": target,
-            "targets": goal.masked_fill(~mask, IGNORED),
-            "source_mask": source_mask,
-            "mask": mask,
-        }
+    def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
+        """None: passages are for testing."""
+        raise FormersError(f"{self.parts.name} is for testing only: train on other data.")
+
+    def eval_batches(self, size: int, part: str = "test", stride: int | None = None) -> Iterator[Batch]:
+        """The passages of a part in order."""
+        refuse_stride(stride)
+        passages = self.parts[part]
+        for start in range(0, len(passages), size):
+            rows = [self._row(passage) for passage in passages[start : start + size]]
+            tokens, mask = pad([ids[:-1] for ids, _ in rows])
+            targets, _ = pad([goal for _, goal in rows], filler=IGNORED)
+            yield {"tokens": tokens, "targets": targets, "mask": mask}
+
+    def _row(self, passage: str) -> tuple[list[int], list[int]]:
+        """A passage's ids, and the targets of all but the last of these."""
+        passage = passage.rstrip()
+        ids = self.tokenizer.encode(passage)
+        word = len(passage[: passage.rfind(" ") + 1].encode("utf-8"))
+        ends = accumulate(len(self.tokenizer.to_bytes([i])) for i in ids)
+        goal = [i if end > word else IGNORED for i, end in zip(ids, ends, strict=True)]
+        return ids[-self.length - 1 :], goal[1:][-self.length :]
+
+
+def named(parts: Mapping[str, Any]) -> Parts[Any]:
+    """Parts that refuse in one sentence what they do not have."""
+    return parts if isinstance(parts, Parts) else Parts(dict(parts))
+
+
+def refuse_stride(stride: int | None) -> None:
+    """Windows that overlap are for language models that read each window alone."""
+    if stride is not None:
+        raise FormersError(f"stride={stride} is for language models without a memory: leave it out.")
 
 
 def pad(rows: Sequence[Sequence[int]], filler: int = 0) -> tuple[Tensor, Tensor]:
@@ -119,20 +157,20 @@ def pad(rows: Sequence[Sequence[int]], filler: int = 0) -> tuple[Tensor, Tensor]
     return tokens, mask
 
 
-def _windows(stream: Tensor, width: int, size: int, random: torch.Generator) -> Tensor:
-    """`size` windows of `width` tokens at random places, int64; of a shorter stream, all there is."""
+def _windows(stream: Tensor, width: int, size: int, random: torch.Generator, rows: slice = ALL) -> Tensor:
+    """Some of `size` windows of `width` tokens at random places, int64; of a shorter stream, all there is."""
     width = min(width, len(stream))
-    starts = torch.randint(len(stream) - width + 1, (size, 1), generator=random)
+    starts = torch.randint(len(stream) - width + 1, (size, 1), generator=random)[rows]
     return stream[starts + torch.arange(width)].long()
 
 
-def _side_by_side(stream: Tensor, width: int, stride: int, size: int) -> Iterator[Tensor]:
-    """Windows of `width` tokens, one every `stride`, in batches of `size`; what is left over comes last, as a shorter one."""
-    overlap = width - stride
-    whole = max(0, len(stream) - overlap) // stride
+def _side_by_side(stream: Tensor, width: int, stride: int, size: int) -> Iterator[tuple[int, Tensor]]:
+    """Windows of `width` tokens, one every `stride`, in batches of `size`, with the number of the first; the last one may be shorter."""
+    whole = max(0, len(stream) - width + stride) // stride
     for start in range(0, whole, size):
         count = min(size, whole - start)
         places = (start + torch.arange(count))[:, None] * stride + torch.arange(width)
-        yield stream[places].long()
-    if len(stream) - overlap > whole * stride:
-        yield stream[None, whole * stride :].long()
+        yield start, stream[places].long()
+    read = (whole - 1) * stride + width if whole else 0
+    if len(stream) > read:
+        yield whole, stream[None, whole * stride :].long()

@@ -1,21 +1,60 @@
-"""Text to learn from, as bytes: a file, or `stdlib`, the sources of the running Python's standard library."""
+"""Text to learn from and to judge by: a file, a folder, a glob or a named set, as parts that are stretches of plain files.
+
+How it is parted depends on the data alone: by a named set's own cuts, by the words train, valid and test in the files' names, by
+the hash of a file's name or of a document, or, of a single file, by place: the last twentieth is held out.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 import sysconfig
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from formers.core import FormersError
+from formers.data.bpe import SAMPLE, recut
+from formers.data.cache import Sink, key_of, made
+from formers.data.catalogue import NUMBERS, PAIRS, SETS, STDLIB
+from formers.data.download import fetch
+from formers.data.files import Parts, Stretch, listed, resolved, walk, whole
+from formers.data.progress import Progress
+from formers.data.reading import Reading
+from formers.data.records import decoded, is_records, records
 
-STDLIB = "stdlib"
 HELD_OUT = 0.05
 """The share of a text that is kept for validation."""
+WHOLE_FILES = 20
+"""From so many files on, whole ones are held out."""
+WORDS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
+Split = dict[str, list[Stretch]]
+
+
+class TextData(NamedTuple):
+    """The parts of a text as stretches of files (a line end between two), and what is to be said of them."""
+
+    parts: Parts[list[Stretch]]
+    about: str
+    fingerprint: str
+    source: str
+    invalid: str = "refuse"
+
+    def texts(self, part: str) -> Iterator[str]:
+        """The text of a part, in pieces."""
+        for number, stretch in enumerate(self.parts[part]):
+            if number:
+                yield "\n"
+            yield from decoded(stretch, self.invalid)
+
+    def sample(self) -> Iterator[str]:
+        """The text to learn from, in pieces; of a long one, pieces spread evenly over it."""
+        step = 1 + sum(stretch.size for stretch in self.parts["train"]) // SAMPLE
+        return islice(recut(self.texts("train")), 0, None, step)
 
 
 class Text(NamedTuple):
@@ -26,56 +65,157 @@ class Text(NamedTuple):
     about: str
 
 
-def read_text(data: str | Path) -> Text:
-    """The text that `data` names: the file's bytes, its last twentieth held out, or `stdlib`, every twentieth file held out."""
-    return read_stdlib() if str(data) == STDLIB else read_file(Path(data))
+def open_text(data: str | Path, reading: Reading = Reading()) -> TextData:
+    """The text that `data` names, parted."""
+    name = str(data)
+    if name.split(":")[0] in (PAIRS, NUMBERS):
+        raise FormersError(f"{name} is made of pairs, which an encoder-decoder learns from: use the member transformer, or give a text.")
+    if name in SETS and SETS[name].kind == "passages":
+        raise FormersError(f"{name} is for testing only: train on other data, then judge the run with --data {name} --split test.")
+    if name in SETS:
+        split = _named(name)
+        test = f"{split['test'][0].size:,} to test" if "test" in split else "no test part"
+        about = f"{name}, parted as published: {split['train'][0].size:,} bytes to learn from, {split['valid'][0].size:,} held out, {test}"
+        source = name
+    elif name == STDLIB:
+        split, about = _without_names(_library(), reading, "standard library of Python")
+        source = name
+    else:
+        split, about = _part(listed(name), reading, name)
+        source = resolved(name)
+    if reading.valid is not None:
+        split["valid"], about = _read(listed(reading.valid), reading), f"{about}; held out: {reading.valid}"
+    sizes = {part: sum(s.size for s in stretches) for part, stretches in split.items()}
+    for part, size in sizes.items():
+        if size < 2:
+            raise FormersError(f"the {part} part of {name} holds {size} bytes: it needs at least 2; give more text.")
+    facts = [[part, [[s.sum, s.start, s.stop] for s in stretches]] for part, stretches in split.items()]
+    return TextData(Parts(split, name), about, fingerprint(facts), source, reading.invalid)
 
 
-def read_file(path: Path) -> Text:
-    """A file's bytes, the last twentieth held out."""
-    content = read_bytes(path)
-    if len(content) < 4:
-        raise FormersError(f"{path} holds {len(content)} bytes: a text to learn from and to judge by needs at least 4.")
-    cut = len(content) - max(2, round(len(content) * HELD_OUT))
-    return Text(_tensor(content[:cut]), _tensor(content[cut:]), f"{path}, its last {len(content) - cut:,} bytes held out")
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of a file that must be there and must not be empty."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise FormersError(f"{path} is not there: give a file, or {STDLIB!r} for the running Python's own sources.") from None
-    except IsADirectoryError:
-        raise FormersError(f"{path} is a folder: give one file.") from None
-    except OSError as error:
-        raise FormersError(f"{path} cannot be read ({error.strerror}): give a file that can.") from None
-    if not content:
-        raise FormersError(f"{path} is empty: give a file with text in it.")
-    return content
-
-
-def read_stdlib() -> Text:
-    """The .py files of the running Python's standard library, tests left out; a file is held out by the hash of its name."""
-    root = Path(sysconfig.get_path("stdlib"))
-    left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"}
-    parts: dict[bool, list[bytes]] = {True: [], False: []}
-    for path in sorted(root.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix()):
-        name = path.relative_to(root)
-        if not left_out.intersection(name.parts):
-            parts[held_out(name.as_posix())].append(path.read_bytes())
-    if not parts[True] or not parts[False]:
-        raise FormersError(f"the running Python has no library sources under {root}: give a text file instead.")
-    train, valid = (b"\n".join(parts[held]) for held in (False, True))
-    about = f"standard library of Python, {len(parts[False])} files to learn from and {len(parts[True])} held out"
-    return Text(_tensor(train), _tensor(valid), about)
+def fingerprint(*facts: object) -> str:
+    """The sha256 of what some data consist of and how they were parted."""
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def held_out(name: str) -> bool:
-    """Whether a file or a source is held out: a function of its name or text alone, the same on every machine."""
-    share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") / 2**32
-    return share < HELD_OUT
+    """Whether a file, a document or a source is held out: a function of its name or text alone, the same on every machine."""
+    return _share(name) < HELD_OUT
 
 
-def _tensor(content: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
+def _share(name: str) -> float:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") / 2**32
+
+
+def named_files(name: str) -> tuple[dict[str, Path], dict[str, str]]:
+    """The files of a named set, fetched and verified, and their published sums."""
+    packages = SETS[name].packages
+    files = {file: path for package in packages for file, path in fetch(name, package).items()}
+    return files, {Path(member).name: pin for package in packages for member, pin in package.files.items()}
+
+
+def _named(name: str) -> Split:
+    """The parts of a named set, as published."""
+    files, sums = named_files(name)
+    return {
+        part: [Stretch(f"{name}/{file}", files[file], start, files[file].stat().st_size if stop is None else stop, sums[file])]
+        for part, (file, start, stop) in SETS[name].parts.items()
+    }
+
+
+def _library() -> list[tuple[str, Path]]:
+    """The .py files of the running Python's standard library, tests left out."""
+    root = Path(sysconfig.get_path("stdlib"))
+    left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"}
+    names = sorted((path.relative_to(root).as_posix(), path) for path in walk(root, left_out) if path.suffix == ".py")
+    if len(names) < WHOLE_FILES:
+        raise FormersError(f"the running Python has no library sources under {root}: give a text file instead.")
+    return names
+
+
+def _part(files: list[tuple[str, Path]], reading: Reading, name: str) -> tuple[Split, str]:
+    """Files as train, valid and perhaps test, by the words in their names or without these; and how they were parted."""
+    said = {file: _word(file) for file, _ in files}
+    if "train" not in said.values() or set(said.values()) <= {"train", None}:
+        return _without_names(files, reading, name)
+    about = f"{name}, parted by the names of its files"
+    if reading.valid is not None:  # then all but the test files are to learn from
+        said = {file: "test" if word == "test" else "train" for file, word in said.items()}
+    elif None in said.values():
+        about += f" ({sum(word is None for word in said.values()):,} that name no part left out)"
+    kept = {part: [(f, path) for f, path in files if said[f] == part] for part in ("train", "valid", "test")}
+    rest = {part: _read(kept[part], reading) for part in ("valid", "test") if kept[part]}
+    if "valid" in rest:
+        return {"train": _read(kept["train"], reading), **rest}, about
+    split, about = _without_names(kept["train"], reading, about)
+    return {**split, **rest}, about
+
+
+def _without_names(files: list[tuple[str, Path]], reading: Reading, name: str) -> tuple[Split, str]:
+    """Files as train and valid, or all as train where the reading has held-out data of its own."""
+    if reading.valid is not None:
+        return {"train": _read(files, reading)}, name
+    train, valid, how = _hold_out(files, reading)
+    return {"train": train, "valid": valid}, f"{name}, {how}"
+
+
+def _word(name: str) -> str | None:
+    """The part that a file's name says it belongs to."""
+    words = [WORDS[word] for word in re.split(r"[\W\d_]+", name.lower()) if word in WORDS]
+    return words[-1] if words else None
+
+
+def _hold_out(files: list[tuple[str, Path]], reading: Reading) -> tuple[list[Stretch], list[Stretch], str]:
+    """Files to learn from, files to judge by, and the rule that parted them."""
+    if len(files) >= WHOLE_FILES:
+        held = {name for name, _ in files if held_out(name)} or {min((name for name, _ in files), key=_share)}
+        train, valid = (_read([f for f in files if (f[0] in held) == side], reading) for side in (False, True))
+        return train, valid, f"{len(files) - len(held):,} files to learn from and {len(held):,} held out by the hash of their names"
+    train, valid = [], []
+    for name, path in files:
+        if is_records(path):
+            first, last = (_documents(name, path, reading, side) for side in (False, True))
+            if first.size < 2 or last.size < 2:
+                raise FormersError(f"{name} has too few documents to hold out {HELD_OUT:.0%}: give at least a few dozen, or --valid.")
+        else:
+            stretch = whole(name, path)
+            _refuse_short(stretch, alone=len(files) == 1)
+            if stretch.size < 4:
+                train.append(stretch)
+                continue
+            first, last = stretch.cut(HELD_OUT)
+        train.append(first)
+        valid.append(last)
+    held_bytes = f"{sum(s.size for s in valid):,} bytes"
+    if len(files) > 1:
+        return train, valid, f"the last twentieth of each of {len(files)} files held out, {held_bytes}"
+    return train, valid, f"{held_bytes} of its documents held out" if is_records(files[0][1]) else f"its last {held_bytes} held out"
+
+
+def _refuse_short(stretch: Stretch, alone: bool) -> None:
+    if alone and stretch.size == 0:
+        raise FormersError(f"{stretch.name} is empty: give a file with text in it.")
+    if alone and stretch.size < 4:
+        raise FormersError(f"{stretch.name} holds {stretch.size} bytes: a text to learn from and to judge by needs at least 4.")
+
+
+def _read(files: list[tuple[str, Path]], reading: Reading) -> list[Stretch]:
+    """Files whole."""
+    return [_documents(name, path, reading, None) if is_records(path) else whole(name, path) for name, path in files]
+
+
+def _documents(name: str, path: Path, reading: Reading, held: bool | None) -> Stretch:
+    """The documents of a JSON-lines file, a blank line between two, as plain text in the cache: the held-out ones, the others, or all."""
+
+    def write(sink: Sink) -> None:
+        between = b""
+        with Progress(f"reading {path.name}", 0) as progress:
+            for _, (text,) in records(name, path, (reading.field,), reading.invalid):
+                if held is None or held_out(text) == held:
+                    sink.write(between + text.encode("utf-8"))
+                    between = b"\n\n"
+                progress.advance(len(text))
+
+    source = whole(name, path)
+    plain = made("documents", key_of("documents", source.sum, reading.field, reading.invalid, held), write)
+    return whole(name, plain)._replace(name=name)

@@ -50,6 +50,7 @@ class Model(nn.Module):
         super().__init__()
         self.spec = spec
         self.tokenizer: Tokenizer | None = None
+        self.labels: tuple[str, ...] | None = None
         self.embedding = embedding(spec)
         self.head = spec.head.build(spec.sizes, spec.vocab, spec.dim**-0.5 if spec.embedding_scale == "output" else 1.0)
 
@@ -68,7 +69,7 @@ class Model(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def save_pretrained(self, path: str | Path) -> None:
-        """Writes config.json and model.safetensors into the folder `path`; `formers.load` reads them."""
+        """Writes config.json, model.safetensors and their manifest into the folder `path`; `formers.load` reads them."""
         from formers.model.save import save
 
         save(self, path)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
+import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -15,50 +15,76 @@ from safetensors.torch import save as to_bytes
 from formers.core import FormersError
 from formers.data.tokenize import Tokenizer
 from formers.model.build import build
+from formers.model.check import check
+from formers.model.files import CHECKPOINTS, MANIFEST, best, fault, manifest, newest, to_json, write
 from formers.model.model import Model
 from formers.model.spec import Spec
 
+log = logging.getLogger(__name__)
+
 FORMAT = "formers/1"
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+DEFINITION = "definition"
+"""The field of a tokenizer that stands in a file of its own, which other libraries read too."""
 
 
 def save(model: Model, path: str | Path) -> None:
-    """Writes config.json and model.safetensors into the folder `path`, each whole or not at all."""
+    """Writes config.json, model.safetensors and their manifest into the folder `path`, each whole or not at all."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FormersError(f"{folder} cannot be made a folder ({error.strerror}): give another place to save in.") from None
+    files = contents(model)
+    for name, content in {**files, MANIFEST: manifest(files)}.items():
+        write(folder / name, content)
+
+
+def contents(model: Model) -> dict[str, bytes]:
+    """The files that a model is saved as, by name."""
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    config = {
-        "format": FORMAT,
-        "spec": model.spec.model_dump(mode="json"),
-        "tokenizer": None if model.tokenizer is None else model.tokenizer.model_dump(mode="json"),
-    }
-    write(folder / WEIGHTS, to_bytes(weights))
-    write(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+    config: dict[str, Any] = {"format": FORMAT, "spec": model.spec.model_dump(mode="json"), "tokenizer": None, "labels": model.labels}
+    files = {WEIGHTS: to_bytes(weights)}
+    if model.tokenizer is not None:
+        config["tokenizer"] = model.tokenizer.model_dump(mode="json")
+        if DEFINITION in config["tokenizer"]:
+            files[TOKENIZER] = config["tokenizer"].pop(DEFINITION).encode()
+    return {**files, CONFIG: to_json(config)}
 
 
-def write(path: Path, content: bytes) -> None:
-    """Writes a file beside its place, then moves it there, so that a reader finds the old or the new one, never half of one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: Literal["last", "best"] = "last") -> Model:
+    """The model saved in a folder, or the last or the best checkpoint of a run, in evaluation mode, with its tokenizer."""
+    folder = find(Path(path), checkpoint)
+    config = read_config(folder)
+    spec, tokenizer = Spec(**config["spec"]), load_tokenizer(config, folder)  # these name a wrong field
+    check(spec)
+    if (folder / MANIFEST).exists():
+        wrong = fault(folder)
+        if wrong is not None:
+            raise FormersError(
+                f"{folder} is damaged ({wrong}): take it from a copy, or delete its {MANIFEST} if you changed the folder yourself."
+            )
+    model = build(spec)
+    model.tokenizer = tokenizer
+    model.labels = None if config.get("labels") is None else tuple(config["labels"])
+    load_weights(model, folder, assign=True)  # as they were saved, in their type, too
+    return model.to(device).eval()
 
 
-def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
-    """The model saved in a folder or a run, in evaluation mode, with its tokenizer."""
-    folder = Path(path)
-    config = _read_config(folder)
-    model = build(Spec(**config["spec"]))
-    if config.get("tokenizer") is not None:
-        model.tokenizer = Tokenizer.read(config["tokenizer"])
+def find(path: Path, checkpoint: str = "last") -> Path:
+    """The folder that holds a model: the path itself, or of a run the checkpoint asked for."""
+    if checkpoint not in ("last", "best"):
+        raise FormersError(f"checkpoint={checkpoint!r} is unknown: use last or best.")
+    if not (path / CHECKPOINTS).is_dir():
+        return path
+    last = newest(path, log.warning)
+    if last is None:
+        raise FormersError(f"{path} has not saved a model yet: train it with `formers resume {path}`.")
+    return last if checkpoint == "last" else best(path, last)
+
+
+def load_weights(model: Model, folder: Path, assign: bool = False) -> None:
+    """Reads the weights of a folder into a model of the same shapes; with assign they keep the type they were saved in."""
     try:
         weights = load_file(folder / WEIGHTS, device="cpu")
     except FileNotFoundError:
@@ -68,13 +94,13 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
     except (SafetensorError, OSError) as error:
         raise FormersError(f"{folder / WEIGHTS} is damaged ({error}): take it from a copy, or train again.") from None
     _check_weights(model, weights, folder)
-    model.load_state_dict(weights, assign=True)  # as they were saved, in their type, too
-    return model.to(device).eval()
+    model.load_state_dict(weights, assign=assign)
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """What a saved folder's config.json says."""
     try:
-        config = json.loads((folder / CONFIG).read_text())
+        config = json.loads((folder / CONFIG).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise FormersError(f"{folder} is not a saved model: it has no {CONFIG}; give a folder that formers wrote.") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -84,6 +110,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if config.get("format") != FORMAT:
         raise FormersError(f"{folder / CONFIG} is of format {config.get('format')!r}, not {FORMAT!r}: use the formers that wrote it.")
     return config
+
+
+def load_tokenizer(config: dict[str, Any], folder: Path) -> Tokenizer | None:
+    """The tokenizer that a saved folder's config.json speaks of."""
+    saved, file = config.get("tokenizer"), folder / TOKENIZER
+    if saved is None:
+        return None
+    return Tokenizer.read({**saved, DEFINITION: file.read_text(encoding="utf-8")} if file.exists() else saved)
 
 
 def _check_weights(model: Model, weights: dict[str, torch.Tensor], folder: Path) -> None:

@@ -12,13 +12,16 @@ DEFAULT_STEPS = 1000
 
 
 class Settings(Part):
-    """Budget, batch, optimiser and schedule of a run."""
+    """Budget, batch, optimiser, schedule, judging and saving of a run."""
 
     steps: PositiveInt | None = None
     """Stop after so many steps; with neither steps nor minutes, 1000."""
     minutes: PositiveFloat | None = None
-    """Stop after so much time."""
+    """Stop after so much time, judging and saving on the way included."""
     batch: PositiveInt = 16
+    """Sequences a step, over all processes."""
+    accumulate: PositiveInt = 1
+    """Read the batch in so many pieces, one after the other: the same gradient in less memory."""
     learning_rate: PositiveFloat = 1e-3
     """The peak, reached after the warm-up."""
     warmup: NonNegativeInt = 100
@@ -28,10 +31,22 @@ class Settings(Part):
     beta2: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.98
     clip: PositiveFloat = 1.0
     """Gradients are scaled down to this norm."""
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    """What products are computed in while training; weights and judging stay float32. fp16 scales the loss, and needs a GPU."""
+    compile: bool = False
+    """Let torch.compile make one program of the step."""
     eval_every: PositiveInt | None = None
-    """Judge on held-out data every so many steps, too, not only at the end."""
-    eval_batches: PositiveInt = 50
-    """How many batches of held-out data a judgement during training takes; the last one takes all."""
+    """Judge on held-out data every so many steps; unless given, ten times in the run."""
+    eval_batches: PositiveInt = 20
+    """How many batches of held-out data a judgement on the way takes."""
+    final_batches: PositiveInt = 256
+    """How many the judgement at the end takes; `formers eval` takes all."""
+    sample_tokens: NonNegativeInt = 100
+    """How long the text is that a writing model shows at each judgement on the way; 0 for none."""
+    save_every: PositiveInt | None = None
+    """Save a checkpoint every so many steps; unless given, every five minutes. The best and the last are always saved."""
+    keep: PositiveInt = 3
+    """How many of the newest checkpoints are kept, beside the best."""
     seed: int = 0
 
     @property
@@ -44,9 +59,19 @@ class Settings(Part):
         """The number of steps, or None where time decides alone."""
         return DEFAULT_STEPS if self.steps is None and self.minutes is None else self.steps
 
+    def with_budget(self, steps: int | None, minutes: float | None) -> Settings:
+        """The settings with another budget; with neither, as they are."""
+        one_budget(steps, minutes)
+        return self if steps is None and minutes is None else self.replace(steps=steps, minutes=minutes)
+
 
 def settings(steps: int | None, minutes: float | None, options: dict[str, object]) -> Settings:
     """The settings of a run from its budget and the options that are not the model's."""
+    one_budget(steps, minutes)
+    return Settings(steps=steps, minutes=minutes, **options)
+
+
+def one_budget(steps: int | None, minutes: float | None) -> None:
+    """Refuses two budgets at once."""
     if steps is not None and minutes is not None:
         raise FormersError(f"steps={steps} and minutes={minutes} are two budgets: give one of them.")
-    return Settings(steps=steps, minutes=minutes, **options)

@@ -1,61 +1,183 @@
-"""Judging a model on held-out data: loss, bits per byte or perplexity, and exact matches of what it writes.
-
-bits per byte = cross-entropy / ln 2, where a token is a byte                      E21
-"""
+"""Judging a model on held-out data: every target once, the nats summed, and the figures of score.py; of pairs also what it writes."""
 
 from __future__ import annotations
 
-import math
 import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from itertools import islice
 
 import torch
+from torch import Tensor
 
-from formers.core import IGNORED, FormersError
-from formers.data import Pairs
-from formers.data.batches import Batches
+from formers.core import IGNORED, FormersError, State
+from formers.data import Batch, Batches, Tokenizer
 from formers.generation import answer
-from formers.heads import MaskedLM
+from formers.generation.sample import tokenizer_of
 from formers.model import Model, Seq2Seq, evaluating
+from formers.training.distributed import World
+from formers.training.score import Figures, Score, score_of
+
+Stop = Callable[[], bool]
+Progress = Callable[[int, "int | None"], None]
+"""Takes how much is done, and of how much, where that is known."""
+WRITTEN = 64
+"""How many sources are answered at a time."""
+
+
+class Stopped(Exception):
+    """Judging was asked to stop before it was done."""
 
 
 @torch.no_grad()
-def evaluate(model: Model, batches: Batches, size: int = 16, limit: int | None = None) -> dict[str, float]:
-    """Mean loss per target over the held-out batches (the first `limit` of them) and the figures that follow from it."""
+def evaluate(
+    model: Model,
+    batches: Batches,
+    tokenizer: Tokenizer | None,
+    size: int = 16,
+    limit: int | None = None,
+    part: str | None = None,
+    stride: int | None = None,
+    *,
+    first: int | None = None,
+    stop: Stop | None = None,
+    share: tuple[int, int] = (0, 1),
+    progress: Progress | None = None,
+) -> Figures:
+    """Mean loss per target over a part of the data, the figures that follow from it, and the protocol in words.
+
+    part: valid unless given, or test of data that have no other.
+    tokenizer: what says which text the targets stand for; without one, nothing is counted per byte or word.
+    limit: how many batches are judged at most; first: how many tokens of a text, or rows of other data.
+    stop: asked before each batch; True raises Stopped. share: (rank, world), of which each judges every world-th batch.
+    """
+    part = part or _held_out(batches)
+    score = score_of(model, batches, tokenizer)
+    rank, world = (0, 1) if batches.continues else share  # a state is carried from each batch to the next
     device = next(model.parameters()).device
-    total, count, start = 0.0, 0, time.perf_counter()
+    state, done, start = None, 0, time.perf_counter()
     with evaluating(model):
-        for batch in islice(batches.eval_batches(size), limit):
-            out = model(**{name: value.to(device) for name, value in batch.items()})
-            n = int((batch["targets"] != IGNORED).sum())
-            total += float(out.losses["cross_entropy"]) * n
-            count += n
-    if count == 0:
-        raise FormersError("the held-out data have nothing to predict: give more data.")
-    loss = total / count
-    results = {"loss": loss, "targets": count, "tokens_per_second": count / (time.perf_counter() - start)}
-    if isinstance(model.spec.head, MaskedLM):
-        results["masked_bits_per_byte"] = loss / math.log(2)
-    elif model.spec.head.writes and not isinstance(model, Seq2Seq):
-        results["bits_per_byte"] = loss / math.log(2)  # E21
-    return results
+        for i, batch in enumerate(_first(islice(batches.eval_batches(size, part, stride), limit), first, score)):
+            _ask(stop)
+            fresh, targets = batch.pop("fresh", None), batch["targets"]
+            mine = i % world == rank
+            if mine:
+                here = {name: value.to(device) for name, value in batch.items()}
+                state = _carried(model, state, fresh, device) if batches.continues else None
+                out = model(**here) if state is None else model(**here, state=state)
+                state = out.state if batches.continues else None
+                score.judge(targets, out)
+            score.read(batch, fresh, mine)
+            done += _count(score, targets)
+            if progress is not None:
+                progress(done, _least(score.whole(batches, part), first, limit and limit * done // (i + 1)))
+    if world > 1 and torch.distributed.is_initialized():
+        score.sums = dict(zip(score.sums, World(rank, world).total(list(score.sums.values())), strict=True))
+    if score.sums["targets"] == 0:
+        raise FormersError(f"the part {part!r} of the data has nothing to predict: give more data.")
+    speed = score.sums["targets"] / (time.perf_counter() - start)
+    return {**score.figures(), "tokens_per_second": speed, "protocol": score.protocol(batches, part, stride, size)}
+
+
+def judge(
+    model: Model,
+    batches: Batches,
+    tokenizer: Tokenizer | None,
+    size: int = 16,
+    matches: int | None = None,
+    limit: int | None = None,
+    part: str | None = None,
+    stride: int | None = None,
+    *,
+    first: int | None = None,
+    stop: Stop | None = None,
+    share: tuple[int, int] = (0, 1),
+    progress: Progress | None = None,
+) -> Figures:
+    """All figures: those of `evaluate`, and of pairs exact matches and BLEU of what the model writes for the first `matches`."""
+    results = evaluate(model, batches, tokenizer, size, limit, part, stride, first=first, stop=stop, share=share, progress=progress)
+    if not isinstance(model, Seq2Seq):
+        return results
+    pairs = batches.parts[part or _held_out(batches)]
+    count = _least(len(pairs), matches, first, limit and limit * size) or 0
+    written, wanted = write(model, [pairs[i] for i in range(count)], stop, progress)
+    made, how = bleu(written, wanted)
+    how = f"{results['protocol']}; the first {count:,} written greedily; {how}"
+    return {**results, "exact_match": exact_match(written, wanted), **made, "protocol": how}
 
 
 @torch.no_grad()
-def exact_match(model: Seq2Seq, pairs: Pairs, size: int = 64, limit: int | None = None) -> float:
-    """The share of held-out sources whose whole target the model writes, greedily."""
-    judged, right = pairs.valid[:limit], 0
+def write(
+    model: Seq2Seq, pairs: list[tuple[list[int], list[int]]], stop: Stop | None = None, progress: Progress | None = None
+) -> tuple[list[str], list[str]]:
+    """What the model writes for the sources of pairs, greedily, and their targets, both as text."""
+    tokenizer = tokenizer_of(model)
+    written: list[str] = []
     with evaluating(model):
-        for start in range(0, len(judged), size):
-            chunk = judged[start : start + size]
-            written = answer(model, [a for a, _ in chunk], max_new_tokens=2 * max(len(b) for _, b in chunk) + 8)
-            right += sum(mine == theirs for mine, (_, theirs) in zip(written, chunk, strict=True))
-    return right / max(len(judged), 1)
+        for start in range(0, len(pairs), WRITTEN):
+            _ask(stop)
+            chunk = pairs[start : start + WRITTEN]
+            made = answer(model, [list(a) for a, _ in chunk], max_new_tokens=2 * max(len(b) for _, b in chunk) + 8)
+            written += [tokenizer.decode(row) for row in made]
+            if progress is not None:
+                progress(len(written), len(pairs))
+    return written, [tokenizer.decode(b) for _, b in pairs]
 
 
-def judge(model: Model, batches: Batches, size: int, matches: int | None = None) -> dict[str, float]:
-    """All figures of the held-out data; of pairs also the exact matches, of the first `matches` of them."""
-    results = evaluate(model, batches, size)
-    if isinstance(model, Seq2Seq) and isinstance(batches, Pairs):
-        results["exact_match"] = exact_match(model, batches, limit=matches)
-    return results
+def exact_match(written: list[str], wanted: list[str]) -> float:
+    """The share of texts that are what was wanted, to the last character."""
+    return sum(mine == theirs for mine, theirs in zip(written, wanted, strict=True)) / max(len(wanted), 1)
+
+
+def bleu(written: list[str], wanted: list[str]) -> tuple[Figures, str]:
+    """Corpus BLEU (Papineni et al., 2002) as sacrebleu counts it, and its signature; nothing where that is not installed."""
+    if find_spec("sacrebleu") is None:
+        return {}, "no BLEU without `pip install formers[mt]`"
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU()
+    return {"bleu": metric.corpus_score(written, [wanted]).score}, f"BLEU {metric.get_signature()}"
+
+
+def _held_out(batches: Batches) -> str:
+    return next((part for part in ("valid", "test") if part in batches.parts), "valid")
+
+
+def _carried(model: Model, state: State | None, fresh: Tensor | None, device: torch.device) -> State:
+    """The state that lanes go on from: that of the batch before, but empty where a lane is fresh."""
+    assert fresh is not None
+    if state is None or bool(fresh.all()):
+        return model.initial_state(len(fresh))
+    return state.reset(fresh.to(device)) if bool(fresh.any()) else state
+
+
+def _first(batches: Iterator[Batch], first: int | None, score: Score) -> Iterator[Batch]:
+    """The batches up to the first so many targets of a text, or rows of other data: just these, whatever the size of a batch."""
+    left = first
+    for batch in batches:
+        if left is not None and left <= 0:
+            return
+        targets = batch["targets"]
+        if left is not None and _count(score, targets) > left:
+            if score.rows is None:
+                beyond = (targets != IGNORED).flatten().cumsum(0).view_as(targets) > left
+                batch = {**batch, "targets": targets.masked_fill(beyond, IGNORED)}
+            else:
+                batch = {name: value[:left] for name, value in batch.items()}
+        left = None if left is None else left - _count(score, targets)
+        yield batch
+
+
+def _count(score: Score, targets: Tensor) -> int:
+    """How much of the data a batch is, in targets of a text or in rows."""
+    return int((targets != IGNORED).sum()) if score.rows is None else len(targets)
+
+
+def _least(*numbers: int | None) -> int | None:
+    """The least of those that are known."""
+    return min((n for n in numbers if n is not None), default=None)
+
+
+def _ask(stop: Stop | None) -> None:
+    if stop is not None and stop():
+        raise Stopped

@@ -1,47 +1,89 @@
-"""What a run shows: a live bar on a terminal, plain lines elsewhere, and every figure as a line of JSON in the run's folder."""
+"""What a run shows: a live bar on a terminal, plain lines elsewhere; and what it keeps: every figure as a line of JSON in its folder.
+
+The same figures go to the sinks that are wanted (sinks.py). One that fails is told once and dropped: nobody's server stops a training.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
+import math
+import os
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from typing_extensions import Self
 
+from formers.core import FormersError
+from formers.training.sinks import Sink
+from formers.training.sinks import sinks as open_sinks
+
+METRICS = "metrics.jsonl"
 REFRESHES = 4
 """How often a second the bar is drawn, by a thread of its own."""
 LINE_EVERY = 10.0
 """Seconds between two plain lines."""
+UNPRINTABLE = {i: "\ufffd" for i in (*range(32), *range(127, 160)) if chr(i) not in "\t\n"}
+"""Control codes, which a model of bytes writes by chance and a terminal would obey."""
+TAIL = 1 << 16
+"""Bytes in which the last whole line of the metrics is sought."""
+
+Tick = Callable[[int, "int | None"], None]
+"""Takes how much is done, and of how much, where that is known."""
 
 
 class Log:
-    """Shows progress from 0 to 1 with the newest figures, and appends them to metrics.jsonl."""
+    """Shows progress from 0 to 1 with the newest figures, and appends them to metrics.jsonl.
 
-    def __init__(self, folder: Path | None, console: Console | None = None, quiet: bool = False) -> None:
+    keep: how many bytes of the metrics that are there a resumed run goes on from; None starts a new file.
+    sinks: auto, none, or names with commas between them; facts: what they are told of the run.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        console: Console | None = None,
+        quiet: bool = False,
+        sinks: str = "none",
+        keep: int | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         self.console = console or Console(stderr=True, quiet=quiet)
-        self.file = None if folder is None else (folder / "metrics.jsonl").open("w", buffering=1)
-        self.start = time.perf_counter()
-        self.last_line = self.start
-        self.bar = (
-            Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.percentage:>3.0f}%"),
-                TextColumn("{task.fields[figures]}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                _Left(),
-                console=self.console,
-                refresh_per_second=REFRESHES,
-            )
-            if self.console.is_terminal
-            else None
-        )
+        self.folder = folder
+        self.file: int | None = None
+        self.sinks: list[Sink] = []
+        self.written: dict[str, float] = {}
+        """When each sink was last given the figures of a step."""
+        self.began: tuple[float, float] | None = None
+        """When the first step of this session was shown, and how far the run was then."""
+        self.shown = -math.inf
+        self.bar = _progress(self.console, transient=False) if self.console.is_terminal else None
         self.task = None if self.bar is None else self.bar.add_task("training", total=1.0, figures="")
+        if folder is not None:
+            self._open(folder, sinks, keep, facts or {})
+
+    def _open(self, folder: Path, sinks: str, keep: int | None, facts: Mapping[str, Any]) -> None:
+        path = folder / METRICS
+        end, after = 0, None
+        with _told(folder):
+            if keep is not None:
+                there = path.stat().st_size if path.exists() else 0
+                if there < keep:
+                    self.say(f"{path} has {there:,} of the {keep:,} bytes that the checkpoint knows of: what is there is kept")
+                end, after = _last(path, min(keep, there))
+        self.sinks, failed = open_sinks(folder, sinks, facts, after)  # may refuse: before the file is cut
+        for line in failed:
+            self.say(line)
+        with _told(folder):
+            self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            os.ftruncate(self.file, end)
 
     def __enter__(self) -> Self:
         if self.bar is not None:
@@ -51,39 +93,164 @@ class Log:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.bar is not None:
             self.bar.stop()
+        for sink in [*self.sinks]:
+            self._try(sink, sink.close)
         if self.file is not None:
-            self.file.close()
+            os.close(self.file)
+            self.file = None
 
-    def step(self, step: int, progress: float, figures: dict[str, float]) -> None:
+    def step(self, step: int, progress: float, figures: Mapping[str, float]) -> None:
         """Shows the figures of a training step."""
         now = time.perf_counter()
+        if self.began is None:
+            self.began = now, progress
+            self.shown = -math.inf if self.bar is not None else now
         if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=progress, figures=_words(figures))
-        elif now - self.last_line >= LINE_EVERY:
-            self.last_line = now
-            left = (now - self.start) * (1 - progress) / max(progress, 1e-9)
-            self.say(f"step {step:,}  {progress:4.0%}  {_words(figures)}  {left:,.0f} s left")
+            if now - self.shown >= 0.5 / REFRESHES or progress >= 1.0:
+                self.shown = now
+                self.bar.update(self.task, completed=progress, figures=f"{_words(figures)}  left {self._left(now, progress)}")
+        elif now - self.shown >= LINE_EVERY:
+            self.shown = now
+            self.say(f"step {step:,}  {progress:4.0%}  {_words(figures)}  left {self._left(now, progress)}")
 
-    def record(self, **figures: float | int | str) -> None:
-        """Appends a line of JSON to the run's metrics."""
-        if self.file is not None:
-            self.file.write(json.dumps(figures) + "\n")
+    def record(self, often: bool = False, **figures: float | int | str | None) -> None:
+        """Appends a line of JSON to the run's metrics; figures that come `often`, with every step, reach the sinks now and then."""
+        if self.file is None or self.folder is None:
+            return
+        try:
+            line = json.dumps(figures, allow_nan=False)
+        except ValueError:
+            line = json.dumps(finite(figures))
+        data = line.encode() + b"\n"
+        with _told(self.folder):
+            if os.write(self.file, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a disk takes less than it is given only where it is full
+        if self.sinks:
+            self._send(often, figures)
+
+    def size(self) -> int:
+        """The bytes of the metrics, all of them on the disk."""
+        if self.file is None or self.folder is None:
+            return 0
+        with _told(self.folder):
+            os.fsync(self.file)
+            return os.fstat(self.file).st_size
 
     def say(self, line: str) -> None:
         """Prints a line above the bar."""
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(line.translate(UNPRINTABLE), highlight=False, markup=False, soft_wrap=True)
+
+    def part(self, description: str) -> AbstractContextManager[Tick]:
+        """A second bar under that of the training, as long as its body runs: `with log.part("judging") as tick: tick(3, 10)`."""
+        return _ticking(self.bar, description)
+
+    def _left(self, now: float, progress: float) -> str:
+        """The time left at the mean speed of this session: a budget in minutes or steps is spent evenly."""
+        start, done = self.began or (now, progress)
+        if progress <= done:
+            return "-:--"
+        left = round((now - start) * (1 - progress) / (progress - done))
+        hours = f"{left // 3600}:{left // 60 % 60:02d}" if left >= 3600 else str(left // 60)
+        return f"{hours}:{left % 60:02d}"
+
+    def _send(self, often: bool, figures: Mapping[str, float | int | str | None]) -> None:
+        now = time.perf_counter()
+        due = [s for s in self.sinks if not often or now - self.written.get(s.name, -math.inf) >= s.every]
+        numbers = {name: float(value) for name, value in figures.items() if name != "step" and isinstance(value, int | float)}
+        for sink in due if numbers else ():
+            if often:
+                self.written[sink.name] = now
+            self._try(sink, partial(sink.write, int(figures.get("step") or 0), numbers))
+
+    def _try(self, sink: Sink, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            self.sinks.remove(sink)
+            self.say(f"{sink.name} failed ({error}): no more figures go there, the training goes on")
 
 
-class _Left(ProgressColumn):
-    """The time left at the mean speed so far: a budget in minutes or steps is spent evenly."""
+@contextmanager
+def progress_bar(description: str, console: Console | None = None) -> Iterator[Tick]:
+    """A bar on a terminal's standard error that goes away at the end, silence elsewhere: `tick(done, total)`."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield _silent
+        return
+    with _progress(console, transient=True) as bar, _ticking(bar, description) as tick:
+        yield tick
 
-    def render(self, task: Task) -> Text:
-        """Minutes and seconds."""
-        if not task.completed or task.elapsed is None:
-            return Text("-:--")
-        left = int(task.elapsed * (1 - task.completed) / task.completed)
-        return Text(f"{left // 60}:{left % 60:02d}")
+
+def finite(figures: Mapping[str, float | int | str | None]) -> dict[str, float | int | str | None]:
+    """The figures as JSON can hold them: one that is no number is null, and its word stands beside it, as in loss_word = "nan"."""
+    whole: dict[str, float | int | str | None] = {}
+    for name, value in figures.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            whole |= {name: None, f"{name}_word": str(value)}
+        else:
+            whole[name] = value
+    return whole
 
 
-def _words(figures: dict[str, float]) -> str:
+def _progress(console: Console, transient: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[figures]}"),
+        TimeElapsedColumn(),
+        console=console,
+        refresh_per_second=REFRESHES,
+        transient=transient,
+    )
+
+
+@contextmanager
+def _ticking(bar: Progress | None, description: str) -> Iterator[Tick]:
+    """A task of a bar for as long as its body runs."""
+    if bar is None:
+        yield _silent
+        return
+    task = bar.add_task(description, total=None, figures="")
+
+    def tick(done: int, total: int | None) -> None:
+        bar.update(task, completed=done, total=total, figures=f"{done:,}" if total is None else f"{done:,} of {total:,}")
+
+    try:
+        yield tick
+    finally:
+        bar.remove_task(task)
+
+
+def _silent(done: int, total: int | None) -> None:
+    pass
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """Turns a disk's refusal into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        fix = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
+        raise FormersError(f"{METRICS} cannot be written ({error.strerror}): {fix}, then `formers resume {folder}`.") from None
+
+
+def _last(path: Path, end: int) -> tuple[int, int]:
+    """Where the last whole line before byte `end` ends, and the step that it tells of."""
+    if end == 0:
+        return 0, 0
+    with path.open("rb") as file:
+        file.seek(max(0, end - TAIL))
+        tail = file.read(end - file.tell())
+    torn = len(tail) - tail.rfind(b"\n") - 1
+    for line in reversed(tail[: len(tail) - torn].splitlines()):
+        try:
+            return end - torn, int(json.loads(line)["step"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return end - torn, 0
+
+
+def _words(figures: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:,.0f}" if value >= 1000 else f"{name} {value:.3f}" for name, value in figures.items())

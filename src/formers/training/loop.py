@@ -1,59 +1,88 @@
-"""The training loop: batch, loss, gradient, clip, step; then judge, save and show."""
+"""A step of training: batch, loss, gradient, guard, clip, update.
+
+Everything random in step s is a function of (seed, s, process): the batch, and the dropout. So to resume is to go on counting, and
+there is no state of a loader or of a random number generator to be lost.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor, nn
 
-from formers.core import FormersError, nearest
+from formers.core import IGNORED, FormersError, State
+from formers.core.random import key
 from formers.data.batches import Batch
-from formers.data.text import STDLIB
-from formers.family.members import member as find_member
-from formers.model import Model, build
-from formers.model.save import CONFIG, write
-from formers.training.config import Settings, settings
-from formers.training.evaluate import evaluate, judge
-from formers.training.log import Log
+from formers.model import Model
+from formers.training.config import Settings
+from formers.training.distributed import ALONE, World
 from formers.training.optim import optimizer, rate
-from formers.training.task import Task, prepare
+from formers.training.precision import autocast, scaler
+from formers.training.task import Task
 
-RUN = "run.json"
-"""What a run's folder says of itself, beside the model."""
-EXACT_MATCHES = 500
-"""How many held-out pairs the model writes out at the end."""
+BAD_STEPS = 3
+"""So many steps in a row without a finite loss and gradient end a run."""
+FRESH = "fresh"
+"""Which rows of a batch do not continue those of the batch before."""
 
 
-class Trained(NamedTuple):
-    """A trained model, the figures it reached on held-out data, and what it learnt from."""
+class Diverged(FormersError):
+    """The loss has stopped being a number; exit code 3 on the command line."""
 
-    model: Model
-    results: dict[str, float]
-    task: Task
+
+class Step(NamedTuple):
+    """What a step came to."""
+
+    loss: float
+    norm: float
+    """Of the gradient, before it is clipped."""
+    rate: float
+    taken: bool
+    """Whether the weights moved; not where loss or gradient is not finite."""
+
+
+class Piece(NamedTuple):
+    """A part of a step's batch, which of its rows begin anew, and its share of the targets of all processes."""
+
+    batch: Batch
+    fresh: Tensor | None
+    share: float
 
 
 @dataclass
 class Loop:
-    """A model on its way: what a step needs, and how many have been taken."""
+    """A model on its way: what a step needs, and how far it has come."""
 
     model: Model
     task: Task
     settings: Settings
+    world: World = ALONE
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    smooth: float = math.nan
+    """All time since the beginning, judging and saving included."""
+    busy: float = 0.0
+    """The time of the steps alone."""
+    smooth: float | None = None
     """A running mean of the loss, for people to read."""
-    optimizer: torch.optim.Optimizer = field(init=False)
+    bad: int = 0
+    """How many steps in a row were not taken."""
+    best_loss: float | None = None
+    best_step: int | None = None
+    states: list[State | None] = field(default_factory=list)
+    """What each piece of the batch carries to the next step, for members with a memory."""
 
     def __post_init__(self) -> None:
-        self.optimizer = optimizer(self.model, self.settings)
         self.device = next(self.model.parameters()).device
+        self.optimizer = optimizer(self.model, self.settings)
+        self.scaler = scaler(self.settings.precision, self.device)
+        self.rows = self.world.rows(self.settings.batch, self.settings.accumulate)
+        module: nn.Module = torch.compile(self.model) if self.settings.compile else self.model  # type: ignore[assignment]
+        self.module = self.world.wrap(module, self.device)
 
     @property
     def progress(self) -> float:
@@ -61,150 +90,72 @@ class Loop:
         if self.settings.minutes is not None:
             return min(self.seconds / (60 * self.settings.minutes), 1.0)
         assert self.settings.budget is not None
-        return self.step / self.settings.budget
+        return min(self.step / self.settings.budget, 1.0)
 
-    def batch(self) -> Batch:
-        """The batch of the next step."""
-        made = self.task.batches.train_batch(self.settings.batch, self.settings.seed, self.step)
-        return {name: value.to(self.device) for name, value in made.items()}
+    def pieces(self) -> list[Piece]:
+        """This process's part of the next batch."""
+        made = [self.task.batches.train_batch(self.settings.batch, self.settings.seed, self.step, rows) for rows in self.rows]
+        counts = [int((batch["targets"] != IGNORED).sum()) for batch in made]
+        total = self.world.total([float(sum(counts))])[0]
+        fresh = [batch.pop(FRESH, None) for batch in made]
+        here = [{name: value.to(self.device) for name, value in batch.items()} for batch in made]
+        return [Piece(b, f, n / max(total, 1.0)) for b, f, n in zip(here, fresh, counts, strict=True)]
 
-    def learn(self, batch: Batch) -> float:
-        """One step on a batch; the loss before it."""
+    def learn(self, pieces: list[Piece]) -> Step:
+        """One step on the pieces of a batch, whose gradient is that of the whole batch over all processes."""
         now = rate(self.settings, self.step + 1, self.progress)
         for group in self.optimizer.param_groups:
             group["lr"] = now
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.model(**batch).loss
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip, foreach=True)
-        value = loss.item()
-        if not math.isfinite(value) or not math.isfinite(norm.item()):  # before the weights are ruined
-            raise FormersError(
-                f"the loss is {value:g} and its gradient {norm.item():g} at step {self.step + 1}: "
-                f"lower learning_rate={self.settings.learning_rate:g}."
-            )
-        self.optimizer.step()
-        return value
+        torch.manual_seed(key(self.settings.seed, "step", self.step, self.world.rank))
+        losses, states = [], []
+        for i, piece in enumerate(pieces):
+            with self.world.quiet(self.module, last=i == len(pieces) - 1):
+                with autocast(self.settings.precision, self.device):
+                    out = self.module(**piece.batch, **self._carried(i, piece))
+                # Gradients are averaged over the processes: each weighs as much as it has targets.
+                loss = out.loss * (piece.share * self.world.size)
+                self.scaler.scale(loss).backward()
+            losses.append(out.loss.detach() * piece.share)
+            states.append(out.state)
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip, foreach=True).item()
+        value = self.world.total([torch.stack(losses).sum().item()])[0]
+        taken = math.isfinite(value) and (math.isfinite(norm) or self.scaler.is_enabled())
+        if taken:  # asked before the weights are ruined
+            self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.states = states if taken and self.task.batches.continues else []
+        return Step(value, norm, now, taken)
 
-    def advance(self) -> float:
-        """Takes the next step and counts it; its loss."""
+    def advance(self) -> tuple[Step, list[Piece]]:
+        """Takes the next step and counts it; what it came to, and the batch it was on."""
         start = time.perf_counter()
-        batch = self.batch()
-        loss = self.learn(batch)
+        pieces = self.pieces()
+        done = self.learn(pieces)
         self.step += 1
-        self.tokens += batch["targets"].numel()
-        self.smooth = loss if math.isnan(self.smooth) else 0.95 * self.smooth + 0.05 * loss
-        self.seconds += time.perf_counter() - start
-        return loss
+        self.tokens += self.settings.batch * _width(pieces[0].batch)
+        self.bad = 0 if done.taken else self.bad + 1
+        if math.isfinite(done.loss):
+            self.smooth = done.loss if self.smooth is None else 0.95 * self.smooth + 0.05 * done.loss
+        spent = time.perf_counter() - start
+        self.busy += spent
+        self.seconds += spent
+        return done, pieces
+
+    def _carried(self, i: int, piece: Piece) -> dict[str, State]:
+        """The state that a piece goes on from."""
+        if not self.task.batches.continues:
+            return {}
+        rows = self.rows[i].stop - self.rows[i].start
+        state = self.states[i] if self.states else None
+        if state is None or (piece.fresh is not None and bool(piece.fresh.all())):
+            return {"state": self.model.initial_state(rows)}
+        if piece.fresh is not None and bool(piece.fresh.any()):
+            state = state.reset(piece.fresh.to(self.device))
+        return {"state": state}
 
 
-def train(
-    member: str,
-    data: str | Path,
-    out: str | Path | None = None,
-    *,
-    steps: int | None = None,
-    minutes: float | None = None,
-    preset: str | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    overwrite: bool = False,
-    quiet: bool = False,
-    **options: Any,
-) -> Trained:
-    """Trains a member on a text file, on `stdlib` or on pairs, saves it in the folder `out`, and judges it on held-out data.
-
-    Options are the member's sizes (layers=8) and the settings of training (batch=32, learning_rate=3e-4). A folder that holds a run
-    is refused unless `overwrite` is True. After Ctrl-C the model is saved as it is.
-    """
-    sizes, rest = _part(member, options)
-    chosen = settings(steps, minutes, {**_defaults(member, preset), **rest, "seed": seed})
-    task = prepare(member, data, preset, sizes)
-    folder = None if out is None else _folder(out, overwrite)
-    torch.manual_seed(seed)
-    model = build(task.spec).to(pick_device(device)).train()
-    model.tokenizer = task.tokenizer
-    loop = Loop(model, task, chosen)
-    where = str(data) if str(data) == STDLIB else str(Path(data).resolve())
-    facts: dict[str, Any] = {"member": member, "data": where, "settings": chosen.model_dump(mode="json")}
-    with Log(folder, quiet=quiet) as log:
-        log.say(f"{task.spec.name}: {model.parameter_count():,} parameters; data: {task.about}")
-        try:
-            run(loop, log)
-        except KeyboardInterrupt:
-            if folder is not None and loop.step:
-                _save(folder, model, {**facts, "steps": loop.step})
-                log.say(f"stopped at step {loop.step:,}; saved in {folder}")
-            raise
-        results = summary(loop)
-        log.record(step=loop.step, **results)
-    _save(folder, model, {**facts, "steps": loop.step, "results": results})
-    return Trained(model.eval(), results, task)
-
-
-def run(loop: Loop, log: Log) -> None:
-    """Takes steps until the budget is spent."""
-    every = loop.settings.eval_every
-    while loop.progress < 1.0:
-        take_step(loop, log)
-        if every is not None and loop.step % every == 0:
-            held = evaluate(loop.model, loop.task.batches, loop.settings.batch, loop.settings.eval_batches)
-            log.record(step=loop.step, valid_loss=held["loss"])
-            log.say(f"step {loop.step:,}: loss {held['loss']:.4f} on held-out data")
-
-
-def take_step(loop: Loop, log: Log) -> None:
-    """One step with all that the loop does around it: the batch, the guard, the bar and the record."""
-    loss = loop.advance()
-    log.step(loop.step, loop.progress, {"loss": loop.smooth, "tokens/s": loop.tokens / loop.seconds})
-    log.record(step=loop.step, loss=loss, seconds=round(loop.seconds, 3))
-
-
-def summary(loop: Loop) -> dict[str, float]:
-    """The figures of the whole held-out data, and how the training went."""
-    results = judge(loop.model, loop.task.batches, loop.settings.batch, EXACT_MATCHES)
-    speed = loop.tokens / max(loop.seconds, 1e-9)
-    return {**results, "tokens_per_second": speed, "steps": loop.step, "seconds": round(loop.seconds, 2)}
-
-
-def _save(folder: Path | None, model: Model, facts: dict[str, Any]) -> None:
-    """Writes the model and what the run says of itself."""
-    if folder is not None:
-        model.save_pretrained(folder)
-        write(folder / RUN, (json.dumps(facts, indent=2) + "\n").encode())
-
-
-def _part(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the member, and those of the training; a name that is neither is refused."""
-    sizes, rest = find_member(member).options, list(Settings.model_fields)
-    for name in options:
-        if name not in sizes and name not in rest:
-            raise FormersError(f"{member} has no option {name!r}, nor has its training: {nearest(name, [*sizes, *rest])}")
-    return {n: v for n, v in options.items() if n in sizes}, {n: v for n, v in options.items() if n not in sizes}
-
-
-def _defaults(member: str, preset: str | None) -> dict[str, Any]:
-    """Training settings that the member's paper asks for."""
-    return dict(find_member(member).training.get(preset or "", {}))
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of a name; auto takes an accelerator where there is one."""
-    if name == "auto":
-        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return found or torch.device("cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError):
-        raise FormersError(f"device={name!r} is not to be had here: use cpu, or auto for what is there.") from None
-
-
-def _folder(out: str | Path, overwrite: bool) -> Path:
-    folder = Path(out)
-    if (folder / CONFIG).exists() and not overwrite:
-        raise FormersError(f"{folder} holds a run already: give another --out, or --overwrite to replace it.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FormersError(f"{out} cannot be made a folder ({error.strerror}): give another `out`.") from None
-    return folder
+def _width(batch: Batch) -> int:
+    targets = batch["targets"]
+    return targets.shape[1] if targets.dim() > 1 else batch["tokens"].shape[1]

@@ -1,18 +1,32 @@
-"""What a member is trained on: its spec decides which batches it needs, and the data decides its vocabulary."""
+"""What a member is trained on: its spec decides which batches it needs, and the data decide its vocabulary and its classes."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from formers.core import FormersError
-from formers.data import Bytes, Language, Masked, Pairs, Tokenizer, read_text
-from formers.data.batches import Batches
-from formers.data.pairs import read_pairs
-from formers.data.text import Text
+from formers.data.batches import Batches, Language, LastWord, Masked
+from formers.data.catalogue import default_tokens
+from formers.data.collate import Labelled, Pairs
+from formers.data.examples import Examples
+from formers.data.files import Parts
+from formers.data.labelled import is_labelled, open_labelled
+from formers.data.lanes import Streams
+from formers.data.numbers import NumberPairs
+from formers.data.pairs import Encoded, open_pairs
+from formers.data.passages import has_passages, open_passages
+from formers.data.reading import Reading
+from formers.data.stream import token_stream
+from formers.data.text import Text, TextData, open_text
+from formers.data.tokenize import Bytes, Tokenizer
+from formers.data.vocabulary import find_tokenizer
 from formers.family import spec as member_spec
-from formers.heads import LanguageModel, MaskedLM
+from formers.family.members import member as find_member
+from formers.heads import Classify, LanguageModel, MaskedLM
+from formers.memory import NoMemory
 from formers.model import Spec, check
 from formers.position import Learned
 
@@ -27,51 +41,120 @@ class Task(NamedTuple):
     batches: Batches
     about: str
     text: Text | None
-    """The text itself, for members that read one."""
+    """The bytes themselves, for members that read them as tokens."""
+    fingerprint: str = ""
+    """The sha256 of the data and of how they were parted."""
+    labels: tuple[str, ...] | None = None
+    """The classes in the order of their numbers."""
+    source: str = ""
+    """What opens the data again, from any folder."""
 
 
-def prepare(member: str, data: str | Path, preset: str | None = None, options: dict[str, Any] | None = None) -> Task:
+def prepare(
+    member: str, data: str | Path, preset: str | None = None, options: dict[str, Any] | None = None, reading: Reading = Reading()
+) -> Task:
     """The task that a member and its data make."""
-    options = options or {}
+    options = dict(options or {})
     probe = member_spec(member, preset=preset, **{"vocab": 256, **options})
-    tokenizer = tokenizer_for(probe)
-    vocab = probe.vocab if "vocab" in options and probe.vocab is not None else tokenizer.vocab
-    if vocab < tokenizer.vocab:
-        raise FormersError(f"vocab={vocab} is smaller than the {tokenizer.vocab} ids of the data: leave it out.")
-    made = member_spec(member, preset=preset, **{**options, "vocab": vocab})
-    check(made)  # before the data are read
-    return task_of(made, tokenizer, data)
+    check(probe)  # this and the vocabulary before the data are read
+    kind, specials = reading.tokens or default_tokens(data), _specials(probe)
+    vocab = probe.vocab if "vocab" in options else None
+    if vocab is not None and kind != "characters":
+        _refuse_small(vocab, 256 + len(specials))
+    if "classes" in find_member(member).options and not isinstance(probe.head, Classify) and is_labelled(data):
+        probe, specials = member_spec(member, preset=preset, **{"vocab": 256, **options, "classes": 2}), ()
+        options["classes"] = None
+    opened = _open(probe, data, reading)
+    tokenizer = find_tokenizer(kind, opened, specials, vocab)
+    if vocab is not None and kind != "bpe":  # a BPE of a small text may have fewer ids than were asked for
+        _refuse_small(vocab, tokenizer.vocab)
+    else:
+        options["vocab"] = tokenizer.vocab
+    if isinstance(probe.head, Classify) and isinstance(opened, Examples) and opened.labels is not None:
+        if options["classes"] not in (None, len(opened.labels)):
+            raise FormersError(f"classes={options['classes']} does not fit {data}, which has {len(opened.labels)} labels: leave it out.")
+        options["classes"] = len(opened.labels)
+    return _task(member_spec(member, preset=preset, **options), tokenizer, opened)
 
 
-def task_of(spec: Spec, tokenizer: Tokenizer, data: str | Path) -> Task:
-    """The task of a spec whose tokenizer is known, as that of a saved run."""
+def task_of(spec: Spec, tokenizer: Tokenizer, data: str | Path, reading: Reading = Reading(), labels: Sequence[str] | None = None) -> Task:
+    """The task of a spec whose tokenizer and labels are known, as those of a saved run."""
+    if has_passages(data):
+        parts, about, mark = open_passages(data)
+        if not spec.head.writes or spec.encoder is not None:
+            raise FormersError(f"{data} asks for the next word, which {spec.name} does not tell: use a language model.")
+        return Task(spec, tokenizer, LastWord(parts, spec.length, tokenizer), about, None, mark, None, str(data))
+    return _task(spec, tokenizer, _open(spec, data, reading, labels))
+
+
+def _open(spec: Spec, data: str | Path, reading: Reading, labels: Sequence[str] | None = None) -> TextData | Examples:
+    """The data of the kind that a spec learns from."""
     if spec.encoder is not None:
-        if not str(data).endswith(".tsv"):
-            raise FormersError(
-                f"{spec.name} learns from pairs and {str(data)!r} has none: give a .tsv file with a pair a line, source, tab, target."
-            )
-        pairs = read_pairs(data, tokenizer)
-        longest = max(max(len(a), len(b) + 1) for a, b in (*pairs.train, *pairs.valid))
-        if isinstance(spec.position, Learned) and longest > spec.length:
-            raise FormersError(f"{data} has texts of up to {longest} tokens, more than length={spec.length}: use --set length={longest}.")
-        return Task(spec, tokenizer, Pairs(pairs.train, pairs.valid, tokenizer), pairs.about, None)
-    text = read_text(data)
-    if len(text.train) < spec.length:
-        log.warning("%s has %d tokens to learn from, fewer than length=%d: windows are that short", data, len(text.train), spec.length)
-    if isinstance(spec.head, MaskedLM):
-        return Task(spec, tokenizer, Masked(text.train, text.valid, spec.length, tokenizer), text.about, text)
-    return Task(spec, tokenizer, Language(text.train, text.valid, spec.length), text.about, text)
+        return open_pairs(data, reading, spec.name)
+    if isinstance(spec.head, Classify):
+        return open_labelled(data, reading, None if labels is None else tuple(labels))
+    return open_text(data, reading)
 
 
-def tokenizer_for(spec: Spec) -> Tokenizer:
-    """Bytes, with the special tokens that a spec's head needs."""
+def _refuse_small(vocab: int, ids: int) -> None:
+    if vocab < ids:
+        raise FormersError(f"vocab={vocab} is smaller than the {ids} ids that the data need: leave it out.")
+
+
+def _specials(spec: Spec) -> tuple[str, ...]:
+    """The special tokens that a spec's head needs."""
     if spec.encoder is not None:
-        return Bytes(specials=("begin", "end"))
+        return ("begin", "end")
     if isinstance(spec.head, MaskedLM):
-        return Bytes(specials=("mask",))
-    if isinstance(spec.head, LanguageModel):
-        return Bytes()
-    raise FormersError(
-        f"{spec.name} with the {type(spec.head).__name__} head cannot be trained from a text file: call the model yourself, "
-        "or leave out `classes` for a masked language model."
-    )
+        return ("mask",)
+    if isinstance(spec.head, LanguageModel | Classify):
+        return ()
+    raise FormersError(f"{spec.name} with the {type(spec.head).__name__} head cannot be trained from data: call the model yourself.")
+
+
+def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples) -> Task:
+    """The task of a spec, its tokenizer and its data."""
+    text = None
+    batches: Batches
+    if isinstance(data, TextData):
+        streams = Parts({part: token_stream(data, part, tokenizer) for part in data.parts}, data.parts.name)
+        batches = _over_text(spec, tokenizer, streams)
+        if isinstance(tokenizer, Bytes):
+            text = Text(streams["train"], streams["valid"], data.about)
+    elif data.labels is not None:
+        _say_cuts(spec, tokenizer, data)
+        batches = Labelled(data.parts, data.labels, spec.length, tokenizer)
+    else:
+        _refuse_long(spec, tokenizer, data)
+        batches = Pairs(Parts({part: Encoded(pairs, tokenizer) for part, pairs in data.parts.items()}, data.parts.name), tokenizer)
+    labels = data.labels if isinstance(data, Examples) else None
+    return Task(spec, tokenizer, batches, data.about, text, data.fingerprint, labels, data.source)
+
+
+def _over_text(spec: Spec, tokenizer: Tokenizer, streams: Parts[Any]) -> Batches:
+    """Windows, masked windows, or lanes for a member with a memory."""
+    found = len(streams["train"])
+    if found < spec.length:
+        log.warning("%s has %d tokens to learn from, fewer than length=%d: windows are that short", streams.name, found, spec.length)
+    if isinstance(spec.head, MaskedLM):
+        return Masked(streams, spec.length, tokenizer)
+    return (Language if isinstance(spec.memory, NoMemory) else Streams)(streams, spec.length, tokenizer)
+
+
+def _say_cuts(spec: Spec, tokenizer: Tokenizer, data: Examples) -> None:
+    """Says how many labelled texts are longer than a model reads."""
+    long = [text for texts in data.parts.values() for text, _ in texts if len(text.encode("utf-8")) > spec.length]
+    count = sum(len(tokenizer.encode(text)) > spec.length for text in long)
+    if count:
+        log.warning("%s has %d texts of more than length=%d tokens: they are cut off there", data.parts.name, count, spec.length)
+
+
+def _refuse_long(spec: Spec, tokenizer: Tokenizer, data: Examples) -> None:
+    """Learned positions end at `length`: longer pairs cannot be read."""
+    if not isinstance(spec.position, Learned):
+        return
+    pairs = [two for part in data.parts.values() for two in (part.longest if isinstance(part, NumberPairs) else part)]
+    longest = max(max(len(tokenizer.encode(source)), len(tokenizer.encode(target)) + 1) for source, target in pairs)
+    if longest > spec.length:
+        name = data.parts.name
+        raise FormersError(f"{name} has texts of up to {longest} tokens, more than length={spec.length}: use --set length={longest}.")

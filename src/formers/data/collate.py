@@ -1,0 +1,74 @@
+"""Batches of examples of different lengths, padded and masked: pairs and labelled texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from formers.core import IGNORED
+from formers.core.random import generator
+from formers.data.batches import ALL, Batch, named, pad, refuse_stride
+from formers.data.files import Parts
+from formers.data.numbers import Two
+from formers.data.pairs import Pair
+from formers.data.tokenize import Tokenizer
+
+
+class _Drawn:
+    """Examples that are drawn at random to train, and taken in order to judge."""
+
+    parts: Parts[Any]
+    continues = False
+    length = 0
+
+    def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
+        """Examples drawn at random."""
+        train = self.parts["train"]
+        drawn = torch.randint(len(train), (size,), generator=generator(seed, "batch", step))[rows]
+        return self.batch([train[i] for i in drawn.tolist()])
+
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
+        """The examples of a part in order."""
+        refuse_stride(stride)
+        for start in range(0, len(self.parts[part]), size):
+            yield self.batch(self.parts[part][start : start + size])
+
+    def batch(self, examples: Sequence[Any]) -> Batch:
+        """Examples as one padded batch."""
+        raise TypeError(f"{type(self).__name__} cannot pad: define batch(examples).")
+
+
+class Pairs(_Drawn):
+    """Sources and targets as token ids; targets begin with `begin` and end with `end`."""
+
+    def __init__(self, parts: Mapping[str, Sequence[Pair]], tokenizer: Tokenizer) -> None:
+        self.parts, self.tokenizer = named(parts), tokenizer
+        self.begin, self.end = tokenizer.special("begin"), tokenizer.special("end")
+
+    def batch(self, examples: Sequence[Pair]) -> Batch:
+        """Pairs as one padded batch."""
+        source, source_mask = pad([a for a, _ in examples])
+        target, mask = pad([[self.begin, *b] for _, b in examples])
+        goal, _ = pad([[*b, self.end] for _, b in examples])
+        return {
+            "source": source,
+            "target": target,
+            "targets": goal.masked_fill(~mask, IGNORED),
+            "source_mask": source_mask,
+            "mask": mask,
+        }
+
+
+class Labelled(_Drawn):
+    """Texts and their classes, numbered as in `labels`; a text longer than `length` is cut off."""
+
+    def __init__(self, parts: Mapping[str, Sequence[Two]], labels: Sequence[str], length: int, tokenizer: Tokenizer) -> None:
+        self.parts, self.labels, self.length, self.tokenizer = named(parts), tuple(labels), length, tokenizer
+        self.classes = {label: number for number, label in enumerate(labels)}
+
+    def batch(self, examples: Sequence[Two]) -> Batch:
+        """Texts as one padded batch; targets (batch,)."""
+        tokens, mask = pad([self.tokenizer.encode(text)[: self.length] for text, _ in examples])
+        return {"tokens": tokens, "targets": torch.tensor([self.classes[label] for _, label in examples]), "mask": mask}

@@ -1,0 +1,147 @@
+"""A named set's files as plain, verified files on this machine: from FORMERS_DATA, from the cache, or from the network.
+
+FORMERS_DATA is a folder with a folder for each set; it is read only. What lies there unpacked is used where it lies, all else
+goes unpacked into the cache. A file whose sum is not the pinned one is never used.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import os
+import secrets
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO
+
+from formers.core import FormersError
+from formers.data.cache import CHUNK, Summing, cache_folder, digest, remember, written
+from formers.data.catalogue import Package
+from formers.data.progress import Progress
+
+TIMEOUT = 30.0
+"""Seconds without a byte after which a download is given up."""
+
+
+def fetch(name: str, package: Package) -> dict[str, Path]:
+    """The files of a package of the set `name`, each verified, by their last names."""
+    folder = _given_folder()
+    pins = {PurePosixPath(member).name: pin for member, pin in package.files.items()}
+    found = {}
+    for file, pin in pins.items():
+        if folder is not None and (folder / name / file).is_file():
+            found[file] = _verified(folder / name / file, pin)
+        elif _fits(kept := cache_folder() / "sets" / name / file, pin):
+            found[file] = kept
+    if found.keys() == pins.keys():
+        return found
+    places = [folder / name / packed for packed in package.packed] if folder is not None else []
+    for place in places:
+        if place.is_file():
+            return _unpack(name, package, place, str(place))
+    return _download(name, package)
+
+
+def _given_folder() -> Path | None:
+    given = os.environ.get("FORMERS_DATA")
+    if given and not Path(given).expanduser().is_dir():
+        raise FormersError(f"FORMERS_DATA={given} is not a folder: set it to one that holds a folder for each data set, or unset it.")
+    return Path(given).expanduser() if given else None
+
+
+def _fits(path: Path, pin: str) -> bool:
+    algorithm, _, wanted = pin.partition(":")
+    return path.is_file() and digest(path, algorithm) == wanted
+
+
+def _verified(path: Path, pin: str) -> Path:
+    if not _fits(path, pin):
+        raise FormersError(f"{path} is not the published file: its sum is not {pin}; replace it by the original, or take it away.")
+    return path
+
+
+def _unpack(name: str, package: Package, archive: Path, origin: str) -> dict[str, Path]:
+    """Every file of a package, from its archive into the cache."""
+    found = {}
+    for member, pin in package.files.items():
+        algorithm, _, wanted = pin.partition(":")
+        place = cache_folder() / "sets" / name / PurePosixPath(member).name
+        try:
+            with _opened(archive, member, origin) as source, written(place) as file, Progress(f"unpacking {place.name}", 0) as progress:
+                summing = Summing(file, algorithm)
+                while chunk := source.read(CHUNK):
+                    summing.write(chunk)
+                    progress.advance(len(chunk))
+                _compare(f"{member} of {origin}", algorithm, summing.sum, wanted)
+        except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+            raise FormersError(f"{origin} cannot be unpacked ({error}): take it from its source again.") from None
+        remember(place, algorithm, wanted)
+        found[place.name] = place
+    return found
+
+
+def _compare(what: str, algorithm: str, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise FormersError(
+            f"{what} has the {algorithm} {found}, not the published {wanted}, and was not kept: take it from another source."
+        )
+
+
+@contextmanager
+def _opened(archive: Path, member: str, origin: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """A member of an archive, by its exact name; a gzip file has one, and any other file is its own."""
+    with archive.open("rb") as file:
+        magic = file.read(4)
+    if magic == b"PK\x03\x04":
+        with zipfile.ZipFile(archive) as zipped:
+            if member not in zipped.namelist():
+                raise FormersError(f"{origin} has no {member}: take it from its source again.")
+            with zipped.open(member) as inside:
+                yield inside
+    elif magic[:2] == b"\x1f\x8b":
+        with gzip.open(archive) as inside:
+            yield inside
+    else:
+        with archive.open("rb") as plain:
+            yield plain
+
+
+def _download(name: str, package: Package) -> dict[str, Path]:
+    """The files of a package from the first of its addresses that answers."""
+    reason = "no address"
+    for url in package.urls:
+        place = cache_folder() / "downloads" / f"{secrets.token_hex(4)}-{PurePosixPath(url).name}"
+        try:
+            with written(place) as file:
+                found = _receive(url, file)
+        except (OSError, http.client.HTTPException) as error:
+            reason = f"{url}: {getattr(error, 'reason', None) or error or type(error).__name__}"
+            continue
+        try:
+            if package.sum is not None:
+                _compare(url, "sha256", found, package.sum.removeprefix("sha256:"))
+            return _unpack(name, package, place, url)
+        finally:
+            place.unlink(missing_ok=True)
+    wanted = package.packed[0] if package.packed else PurePosixPath(package.urls[0]).name
+    raise FormersError(f"{name} cannot be downloaded ({reason}): go online, or set FORMERS_DATA to a folder in which {name}/{wanted} lies.")
+
+
+def _receive(url: str, file: BinaryIO) -> str:
+    """Writes what an address answers; its sha256."""
+    request = urllib.request.Request(url, headers={"User-Agent": "formers"})  # some servers turn Python's own name away
+    summing = Summing(file)
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        total = int(answer.headers.get("Content-Length") or 0)
+        with Progress(f"downloading {PurePosixPath(url).name}", total) as progress:
+            while chunk := answer.read(CHUNK):
+                summing.write(chunk)
+                progress.advance(len(chunk))
+    if total and summing.size != total:
+        raise OSError(f"the connection broke after {summing.size:,} of {total:,} bytes")
+    return summing.sum

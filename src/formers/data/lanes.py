@@ -1,0 +1,61 @@
+"""Batches for members that carry a memory: each row goes on where it ended in the batch before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from formers.core import IGNORED
+from formers.core.random import generator
+from formers.data.batches import ALL, Batch, named, refuse_stride
+from formers.data.tokenize import Bytes, Tokenizer
+
+
+class Streams:
+    """A token stream (n,) cut into as many contiguous lanes as a batch has rows; the rows are read side by side.
+
+    The key `fresh` (rows,) is True where a row does not go on from the batch before: there a memory is to be emptied. In training
+    the stream is a ring that every epoch enters at another place, a function of (seed, epoch).
+    """
+
+    continues = True
+
+    def __init__(self, parts: Mapping[str, Tensor], length: int, tokenizer: Tokenizer = Bytes()) -> None:
+        self.parts, self.length, self.tokenizer = named(parts), length, tokenizer
+
+    def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
+        """The segments of a step: row b holds the next `length` tokens of lane b; shorter ones if the text has too few for all lanes."""
+        stream = self.parts["train"]
+        lane = max(1, (len(stream) - 1) // size)
+        length = min(self.length, lane)
+        steps = lane // length
+        epoch, segment = divmod(step, steps)
+        start = torch.randint(len(stream), (), generator=generator(seed, "epoch", epoch))
+        places = start + (torch.arange(size)[rows, None] * steps + segment) * length + torch.arange(length + 1)
+        found = stream[places % len(stream)].long()
+        fresh = torch.full((len(found),), segment == 0)
+        return {"tokens": found[:, :-1].contiguous(), "targets": found[:, 1:].contiguous(), "fresh": fresh}
+
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
+        """A part in `size` lanes (fewer if it is tiny), segment by segment; each token but the very first is judged once.
+
+        Lanes overlap by one token and differ by at most one in length; where one has ended, targets are -100 and `mask` is False.
+        """
+        refuse_stride(stride)
+        stream = self.parts[part]
+        count = len(stream) - 1
+        size = min(size, count)
+        edges = torch.arange(size + 1) * count // size
+        longest = int((edges[1:] - edges[:-1]).max())
+        for begin in range(0, longest, self.length):
+            width = min(self.length, longest - begin)
+            places = edges[:-1, None] + begin + torch.arange(width)
+            real = places < edges[1:, None]
+            batch = {
+                "tokens": stream[places.clamp(max=count)].long(),
+                "targets": stream[(places + 1).clamp(max=count)].long().masked_fill(~real, IGNORED),
+                "fresh": torch.full((size,), begin == 0),
+            }
+            yield batch if bool(real.all()) else {**batch, "mask": real}

@@ -1,0 +1,93 @@
+"""The words of the numbers 0 ... 999,999, English and French: pairs without a file.
+
+Below a thousand the words are those of `num2words`. Above, with n = 1000 t + r and r > 0,
+
+en(n) = en(1000 t) + (", " if r >= 100 else " and ") + en(r)
+fr(n) = fr(1000 t) + " " + fr(r)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formers.data.text import HELD_OUT
+
+RANGE = 1_000_000
+Two = tuple[str, str]
+
+
+class NumberPairs(Sequence[Two]):
+    """The words of some numbers, made when they are asked for."""
+
+    def __init__(self, numbers: NDArray[np.int64]) -> None:
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> Two: ...
+    @overload
+    def __getitem__(self, place: slice) -> NumberPairs: ...
+    def __getitem__(self, place: int | slice) -> Two | NumberPairs:
+        if isinstance(place, slice):
+            return NumberPairs(self.numbers[place])
+        return english(int(self.numbers[place])), french(int(self.numbers[place]))
+
+    @property
+    def words(self) -> list[str]:
+        """Texts that hold every character that some number has."""
+        return [", ", " and ", *(word for language in ("en", "fr") for table in _tables(language) for word in table)]
+
+    @property
+    def longest(self) -> list[Two]:
+        """The pair with the longest source and the one with the longest target."""
+        sizes = [np.array([[len(word.encode()) for word in table] for table in _tables(language)]) for language in ("en", "fr")]
+        totals = [size[1][self.numbers // 1000] * (self.numbers >= 1000) + size[0][self.numbers % 1000] for size in sizes]
+        return [self[int(total.argmax())] for total in totals]
+
+
+def number_pairs() -> dict[str, Sequence[Two]]:
+    """Train and valid: a number is held out by its hash."""
+    numbers = np.arange(RANGE)
+    held = _hash(numbers) < HELD_OUT
+    return {"train": NumberPairs(numbers[~held]), "valid": NumberPairs(numbers[held])}
+
+
+def english(n: int) -> str:
+    """The number in English words."""
+    return _words("en", n, ", " if n % 1000 >= 100 else " and ")
+
+
+def french(n: int) -> str:
+    """The number in French words."""
+    return _words("fr", n, " ")
+
+
+def _words(language: str, n: int, between: str) -> str:
+    below, thousands = _tables(language)
+    if n < 1000:
+        return below[n]
+    return thousands[n // 1000] + (between + below[n % 1000] if n % 1000 else "")
+
+
+@lru_cache(maxsize=2)
+def _tables(language: str) -> tuple[list[str], list[str]]:
+    """The words of 0 ... 999, and of 0, 1000, ..., 999000."""
+    from num2words import num2words
+
+    below, thousands = ([num2words(step * i, lang=language) for i in range(1000)] for step in (1, 1000))
+    return below, thousands
+
+
+def _hash(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A number in [0, 1) that looks random for each integer (splitmix64; Steele et al., 2014)."""
+    x = (numbers + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (x ^ (x >> np.uint64(31))).astype(np.float64) / 2.0**64

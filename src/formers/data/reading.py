@@ -1,0 +1,27 @@
+"""How data are read: the choices that turn files into tokens."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from typing_extensions import Self
+
+from formers.core import Part
+from formers.data.files import resolved
+
+
+class Reading(Part):
+    """Tokens, held-out data, the field of a record, and what to do with bytes that are no text."""
+
+    tokens: Literal["bytes", "characters", "bpe"] | None = None
+    """What a token is; None takes what the data set suggests, else bytes."""
+    valid: str | None = None
+    """Data to judge by; all of the other data are then for training."""
+    field: str = "text"
+    """The field of a JSON record that holds the text."""
+    invalid: Literal["refuse", "replace", "skip"] = "refuse"
+    """What becomes of bytes that are not UTF-8, where tokens are not bytes: an error, U+FFFD, or nothing."""
+
+    def resolved(self) -> Self:
+        """The same reading, which finds its files from any folder."""
+        return self if self.valid is None else self.replace(valid=resolved(self.valid))

@@ -1,0 +1,39 @@
+"""The tokenizer that fits some data: bytes, their characters, or a byte-pair encoding learnt from the training part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from formers.data.bpe import BPE, VOCAB, train_bpe
+from formers.data.cache import key_of, made
+from formers.data.examples import Examples
+from formers.data.text import TextData
+from formers.data.tokenize import Bytes, Characters, Tokenizer, code_points
+
+
+def find_tokenizer(kind: str, data: TextData | Examples, specials: tuple[str, ...] = (), vocab: int | None = None) -> Tokenizer:
+    """The tokenizer of a kind: the characters of all parts, or a BPE of `vocab` ids (4096) from the training part; found only once."""
+    if kind == "bytes":
+        return Bytes(specials=specials)
+    if kind == "characters":
+        return Characters(characters=_kept(kind, data, lambda: _characters(data)), specials=specials)
+    size = VOCAB if vocab is None else vocab
+    definition = _kept(f"bpe {size - len(specials)}", data, lambda: train_bpe(data.sample(), size, specials).definition)
+    return BPE(definition=definition, specials=specials)
+
+
+def _kept(what: str, data: TextData | Examples, find: Callable[[], str]) -> str:
+    """What was found in the data before, or is found now."""
+    key = key_of(what, data.fingerprint, data.invalid)
+    return made("vocabularies", key, lambda sink: sink.write(find().encode("utf-8"))).read_bytes().decode("utf-8")
+
+
+def _characters(data: TextData | Examples) -> str:
+    """The different characters of all parts, sorted."""
+    found = np.zeros(0x110000, dtype=bool)
+    for part in data.parts:
+        for text in data.texts(part):
+            found[code_points(text)] = True
+    return "".join(map(chr, np.flatnonzero(found)))

@@ -1,0 +1,116 @@
+"""One run in several processes, as torchrun starts them: every process reads its rows of the batch, gradients are averaged.
+
+    torchrun --nproc-per-node 2 -m formers train decoder --data my.txt
+
+The batch of a step is the same whatever the number of processes, so that a run may go on with another. The model knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from formers.core import FormersError
+
+TIMEOUT = timedelta(minutes=30)
+"""How long a process waits for the others before it gives up."""
+
+
+@dataclass(frozen=True)
+class World:
+    """How many processes there are, and which of them this is."""
+
+    rank: int = 0
+    size: int = 1
+    local: int = 0
+    """This process's number on its own machine: its GPU."""
+    restarts: int = 0
+    """How often torchrun has started the processes anew."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes and shows."""
+        return self.rank == 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there are no others."""
+        return self.size == 1
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Each value, summed over all processes."""
+        if self.alone:
+            return list(values)
+        sums = torch.tensor(values, dtype=torch.float64, device=_device_of_group())
+        torch.distributed.all_reduce(sums)
+        return sums.tolist()
+
+    def wait(self) -> None:
+        """Returns when all processes have come here."""
+        if not self.alone:
+            self.total([0.0])
+
+    def first_says(self, *values: float) -> list[float]:
+        """The first process's values."""
+        return self.total([value if self.first else 0.0 for value in values])
+
+    def rows(self, batch: int, pieces: int) -> list[slice]:
+        """The rows of a batch that this process reads, cut into pieces; as even as may be, and none empty."""
+        count = self.size * pieces
+        if batch < count:
+            raise FormersError(f"batch={batch} cannot be shared by {self.size} processes in {pieces} pieces each: use at least {count}.")
+        cuts = [batch * i // count for i in range(count + 1)]
+        mine = range(self.rank * pieces, (self.rank + 1) * pieces)
+        return [slice(cuts[i], cuts[i + 1]) for i in mine]
+
+    def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
+        """The module whose gradients are averaged over the processes."""
+        if self.alone:
+            return module
+        where = [device] if device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(module, device_ids=where)
+
+    def quiet(self, module: Any, last: bool) -> AbstractContextManager[Any]:
+        """Within it gradients are not averaged yet, unless it is the last piece's."""
+        return nullcontext() if self.alone or last else module.no_sync()
+
+
+ALONE = World()
+"""The one process of a run without others."""
+
+
+def world() -> World:
+    """The processes that torchrun says there are; one without it."""
+    read = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")}
+    rank, size, local, restarts = (int(value) if value.isdigit() else 0 for value in read.values())
+    return World(rank, max(size, 1), local, restarts)
+
+
+def join(world: World, device: torch.device) -> bool:
+    """Lets the processes find each other; whether this call has done it, so that its caller must `leave`."""
+    if world.alone or torch.distributed.is_initialized():
+        return False
+    # torchrun's store may outlive a restart: without a name of their own, processes would look for those that have died.
+    store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+    mine = PrefixStore(f"formers-{world.restarts}", store)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    torch.distributed.init_process_group(backend, store=mine, rank=rank, world_size=size, timeout=TIMEOUT)
+    return True
+
+
+def leave() -> None:
+    """Lets go of the other processes."""
+    torch.distributed.destroy_process_group()
+
+
+def _device_of_group() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if torch.distributed.get_backend() == "nccl" else torch.device("cpu")

@@ -1,0 +1,53 @@
+"""Ctrl-C and SIGTERM: the first one lets the step finish and the run be saved, a second one ends the process at once.
+
+The handler only notes the signal: whatever saves or prints inside a handler may meet itself half-way.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from typing_extensions import Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SHOW_CURSOR = b"\x1b[?25h"
+
+
+class Interrupts:
+    """Within it, a first signal is noted in `signal`, and a second one ends the process with 128 + its number."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # elsewhere signals cannot be handled
+            self.before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            if sys.stderr.isatty():
+                os.write(sys.stderr.fileno(), SHOW_CURSOR + b"\n")  # the bar had hidden it
+            os._exit(128 + number)
+        self.signal = number
+
+    @property
+    def caught(self) -> bool:
+        """Whether a signal has come."""
+        return self.signal is not None
+
+    def leave(self) -> None:
+        """Ends the process as the signal asks for: as Ctrl-C does, or with exit code 143."""
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + (self.signal or signal.SIGTERM))

@@ -1,0 +1,49 @@
+"""What the products of a training step are computed in: float32, bf16 by autocast, or fp16 with a scaled loss."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from formers.core import FormersError
+
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+WITHOUT_AMX = "AVX512_CORE_FP16"
+PROBE = "import torch; x = torch.ones(32, 32, dtype=torch.bfloat16); (x @ x).sum().item()"
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Within it, products are computed in the precision."""
+    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=TYPES[precision])
+
+
+def scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
+    """Scales the loss of an fp16 step, so that small gradients do not vanish; of another step it leaves all as it is."""
+    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+
+def prepare(precision: str, device: torch.device) -> None:
+    """Refuses a precision that the device cannot train in, and turns off what this processor announces and does not have."""
+    if precision == "fp16" and device.type == "cpu":
+        raise FormersError("precision=fp16 needs a GPU: use bf16 or float32 on a CPU.")
+    if precision == "bf16" and device.type == "cpu" and "ONEDNN_MAX_CPU_ISA" not in os.environ and _announces_amx() and not _computes():
+        os.environ["ONEDNN_MAX_CPU_ISA"] = WITHOUT_AMX  # read at the first product
+
+
+def _announces_amx() -> bool:
+    try:
+        return platform.machine() == "x86_64" and "amx_tile" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+def _computes() -> bool:
+    """Whether a bf16 product survives, tried in another process: some virtual machines announce AMX and trap on it."""
+    return subprocess.run([sys.executable, "-c", PROBE], capture_output=True).returncode == 0

@@ -1,0 +1,249 @@
+"""What a loss comes to, whatever the tokenisation, and the words that say how it was judged.
+
+bits per byte = nats / (bytes ln 2)       nats summed over the judged targets, bytes of the text that these stand for      E21
+
+Bits per character divide by the UTF-8 characters of the same text. Perplexity is exp(nats / n), n the tokens, or the words for the
+perplexity per word. A line end counts as a word: the published results of Penn Treebank and WikiText, whose lines end in a token of
+their own, are counted so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from formers.core import IGNORED
+from formers.data import Batch, Batches, Bytes, LastWord, Tokenizer
+from formers.heads import Classify, LanguageModel, MaskedLM
+from formers.model import Model, Seq2Seq
+from formers.model.model import Output
+
+Figures = dict[str, float | int | str]
+
+SPACE = np.zeros(256, dtype=bool)
+SPACE[list(b" \t\n\r\v\f")] = True
+
+
+def bits(nats: float, count: float) -> float:
+    """Bits for each of `count` bytes or characters."""
+    return nats / (count * math.log(2))  # E21
+
+
+def perplexity(nats: float, count: float) -> float:
+    """exp(nats / count), infinite where that is more than a float holds."""
+    try:
+        return math.exp(nats / count)
+    except OverflowError:
+        return math.inf
+
+
+def live(model: Model, loss: float) -> dict[str, float]:
+    """What a bar shows beside the loss of a step: bits per byte where a token is a byte that comes next, else perplexity."""
+    head = model.spec.head
+    if not isinstance(head, LanguageModel):
+        return {}
+    if head.writes and not isinstance(model, Seq2Seq) and isinstance(model.tokenizer, Bytes):
+        return {"bits/byte": bits(loss, 1)}
+    return {"perplexity": perplexity(loss, 1)}
+
+
+class Words:
+    """Counts bytes, UTF-8 characters, and words and line ends of a text that comes in pieces, which may cut words and characters."""
+
+    def __init__(self) -> None:
+        self.inside = False
+        """Whether the last byte stood in a word."""
+
+    def count(self, text: bytes) -> tuple[int, int, int]:
+        """Bytes, characters and words that a further piece adds."""
+        if not text:
+            return 0, 0, 0
+        data = np.frombuffer(text, dtype=np.uint8)
+        solid = ~SPACE[data]
+        begins = solid & ~np.concatenate([[self.inside], solid[:-1]])
+        self.inside = bool(solid[-1])
+        characters = int(((data & 0xC0) != 0x80).sum())
+        return len(data), characters, int(begins.sum()) + int((data == ord("\n")).sum())
+
+
+class Score:
+    """Sums over what was judged, which add up over processes, and the figures that follow: here the loss alone."""
+
+    rows: ClassVar[str | None] = "examples"
+    """What a row of a batch is; None where rows are cut from one long text."""
+    extra: ClassVar[tuple[str, ...]] = ()
+    """What is summed besides nats, targets and rows."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = dict.fromkeys(("nats", "targets", "rows", *self.extra), 0.0)
+
+    def judge(self, targets: Tensor, out: Output) -> None:
+        """Adds a batch that the model has read."""
+        counted = (targets != IGNORED).flatten(1) if targets.dim() > 1 else (targets != IGNORED)[:, None]
+        count = int(counted.sum())
+        if count:
+            self.sums["nats"] += float(out.losses["cross_entropy"]) * count
+            self.sums["targets"] += count
+            self.sums["rows"] += int(counted.any(dim=1).sum())
+
+    def read(self, batch: Batch, fresh: Tensor | None, judged: bool) -> None:
+        """Takes note of the text of a batch, also of one that another process judges."""
+
+    def figures(self) -> Figures:
+        """Loss and targets, and what else there is to say."""
+        return {"loss": self.sums["nats"] / self.sums["targets"], **self.further(), "targets": int(self.sums["targets"])}
+
+    def further(self) -> Figures:
+        """The figures of this kind of data."""
+        return {}
+
+    def whole(self, batches: Batches, part: str) -> int | None:
+        """How much a part has to judge: targets of a text, rows of other data; None where that is not known beforehand."""
+        return len(batches.parts[part])
+
+    def protocol(self, batches: Any, part: str, stride: int | None, size: int) -> str:
+        """How the figures came about: context, stride, and how much of the data was judged."""
+        return _share(int(self.sums["rows"]), len(batches.parts[part]), self.rows or "rows", part)
+
+
+class TextScore(Score):
+    """Of a model that predicts the next token of a text."""
+
+    rows = None
+    extra = ("bytes", "characters", "words")
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.lanes: list[Words] = []
+
+    def read(self, batch: Batch, fresh: Tensor | None, judged: bool) -> None:
+        """Counts the text: rows of windows follow one another; lanes each go on from the batch before, and begin where another ends."""
+        if self.tokenizer is None:
+            return
+        rows = batch["targets"].reshape(1, -1) if fresh is None else batch["targets"]
+        self.lanes += [Words() for _ in range(len(self.lanes), len(rows))]
+        for i, row in enumerate(rows):
+            if i and fresh is not None and bool(fresh[i]):
+                self.lanes[i].count(self.tokenizer.to_bytes(batch["tokens"][i, :1].tolist()))  # perhaps it begins within a word
+            counts = self.lanes[i].count(self.tokenizer.to_bytes(row[row != IGNORED].tolist()))
+            if judged:
+                for name, count in zip(self.extra, counts, strict=True):
+                    self.sums[name] += count
+
+    def further(self) -> Figures:
+        nats, made = self.sums["nats"], Figures()
+        if self.sums["bytes"]:
+            made["bits_per_byte"] = bits(nats, self.sums["bytes"])
+        if self.sums["characters"]:
+            made["bits_per_character"] = bits(nats, self.sums["characters"])
+        made["perplexity"] = perplexity(nats, self.sums["targets"])
+        if self.sums["words"]:
+            made["word_perplexity"] = perplexity(nats, self.sums["words"])
+        return {**made, **{name: int(self.sums[name]) for name in self.extra if self.tokenizer is not None}}
+
+    def whole(self, batches: Batches, part: str) -> int:
+        return len(batches.parts[part]) - 1  # nothing foretells the first token
+
+    def protocol(self, batches: Any, part: str, stride: int | None, size: int) -> str:
+        whole = self.whole(batches, part)
+        width = min(batches.length, whole)
+        step = min(stride or width, width)
+        judged = int(self.sums["targets"])
+        if batches.continues:
+            share = _share(judged, whole, "tokens", part, "")
+            return f"segments of {width:,} tokens in {min(size, whole):,} lanes, each with the state of the one before, {share}"
+        how = "side by side" if step == width else f"one every {step:,}"
+        share = _share(judged, whole, "tokens", part)
+        return f"windows of {width:,} tokens {how} (context {width:,}, stride {step:,}), {share}"
+
+
+class PairScore(Score):
+    """Of an encoder-decoder."""
+
+    rows = "pairs"
+
+    def further(self) -> Figures:
+        return {"perplexity": perplexity(self.sums["nats"], self.sums["targets"])}
+
+
+class HitScore(Score):
+    """Of a classifier: how often the likeliest class is the right one."""
+
+    extra = ("right",)
+
+    def judge(self, targets: Tensor, out: Output) -> None:
+        super().judge(targets, out)
+        assert out.logits is not None
+        counted = targets != IGNORED
+        best = out.logits[counted.to(out.logits.device)].argmax(dim=-1)
+        self.sums["right"] += int((best.cpu() == targets[counted]).sum())
+
+    def further(self) -> Figures:
+        return {"accuracy": self.sums["right"] / self.sums["targets"]}
+
+
+class MaskedScore(HitScore):
+    """Of a masked language model, over the hidden tokens."""
+
+    rows = None
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        super().__init__()
+        self.bytes = isinstance(tokenizer, Bytes)
+
+    def further(self) -> Figures:
+        nats, hidden = self.sums["nats"], self.sums["targets"]
+        made: Figures = {"masked_bits_per_byte": bits(nats, hidden)} if self.bytes else {}
+        return {**made, "masked_perplexity": perplexity(nats, hidden), "masked_accuracy": self.sums["right"] / hidden}
+
+    def whole(self, batches: Batches, part: str) -> None:
+        return None
+
+    def protocol(self, batches: Any, part: str, stride: int | None, size: int) -> str:
+        there = len(batches.parts[part])
+        hidden = int(self.sums["targets"])
+        return f"windows of {min(batches.length, there):,} tokens side by side, {hidden:,} hidden ones among the {there:,} of {part}"
+
+
+class LastWordScore(Score):
+    """Of passages whose last word is judged (Paperno et al., 2016): a word is right if all its tokens are; perplexity is per word."""
+
+    rows = "passages"
+    extra = ("right",)
+
+    def judge(self, targets: Tensor, out: Output) -> None:
+        super().judge(targets, out)
+        assert out.logits is not None
+        counted = targets != IGNORED
+        right = ((out.logits.argmax(dim=-1).cpu() == targets) | ~counted).all(dim=1)
+        self.sums["right"] += int((right & counted.any(dim=1)).sum())
+
+    def further(self) -> Figures:
+        passages = self.sums["rows"]
+        return {
+            "last_word_accuracy": self.sums["right"] / passages,
+            "last_word_perplexity": perplexity(self.sums["nats"], passages),
+            "passages": int(passages),
+        }
+
+
+def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None) -> Score:
+    """The score that fits a model and its data."""
+    head = model.spec.head
+    if isinstance(model, Seq2Seq):
+        return PairScore()
+    if isinstance(batches, LastWord):
+        return LastWordScore()
+    if isinstance(head, MaskedLM):
+        return MaskedScore(tokenizer)
+    if isinstance(head, Classify):
+        return HitScore()
+    return TextScore(tokenizer) if head.writes else Score()
+
+
+def _share(judged: int, whole: int, what: str, part: str, which: str = "the first ") -> str:
+    return f"all {whole:,} {what} of {part}" if judged >= whole else f"{which}{judged:,} of the {whole:,} {what} of {part}"

@@ -1,0 +1,233 @@
+"""Beginning a run, and going on with one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from formers.core import FormersError, Part, nearest
+from formers.data import Reading
+from formers.data.progress import silently
+from formers.family.members import member as find_member
+from formers.model import Model, Spec, build
+from formers.model.files import newest
+from formers.model.save import find, load, load_tokenizer, load_weights, read_config
+from formers.training import precision
+from formers.training.checkpoint import restore, sweep
+from formers.training.config import Settings, settings
+from formers.training.device import pick_device
+from formers.training.distributed import World, join, leave, world
+from formers.training.folder import FORMAT, claimed, clear, command, describe, holds_run, read_facts, versions
+from formers.training.interrupts import Interrupts
+from formers.training.log import Log
+from formers.training.loop import Loop
+from formers.training.run import finish, run, save
+from formers.training.task import Task, prepare, task_of
+
+T = TypeVar("T")
+
+
+class Trained(NamedTuple):
+    """A trained model, the figures it reached on held-out data, and what it learnt from."""
+
+    model: Model
+    results: dict[str, Any]
+    task: Task
+
+
+def train(
+    member: str,
+    data: str | Path,
+    out: str | Path | None = None,
+    *,
+    steps: int | None = None,
+    minutes: float | None = None,
+    preset: str | None = None,
+    from_run: str | Path | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    overwrite: bool = False,
+    quiet: bool = False,
+    track: str = "auto",
+    **options: Any,
+) -> Trained:
+    """Trains a member on data, saves it in the run folder `out` as it goes, and judges it on held-out data.
+
+    data: a file, a folder, a glob, two parallel files with a comma between them, or a name such as enwik8 or stdlib.
+    from_run: another run whose weights and sizes this one begins with.
+    track: where figures go beside metrics.jsonl: auto, none, or some of tensorboard,wandb,mlflow.
+    Options are the member's sizes (layers=8), the settings of training (batch=32, learning_rate=3e-4) and of reading (tokens="bpe").
+    A folder that holds a run is refused unless `overwrite` is True. A run that was stopped or killed goes on with `resume`.
+    """
+    place = world()
+    sizes, rest, read = _sorted(member, options)
+    reading = Reading(**read).resolved()
+    chosen = settings(steps, minutes, {**_defaults(member, preset), **rest, "seed": seed})
+    if place.restarts and out is not None and holds_run(Path(out)):  # torchrun begins again with the command it was given
+        return resume(out, device=device, quiet=quiet)
+    with _ready(place, device, chosen, out) as where:
+        folder = None if out is None else Path(out)
+        if folder is not None and holds_run(folder) and not overwrite:
+            raise FormersError(
+                f"{folder} holds a run already: go on with `formers resume {folder}`, give another --out, or --overwrite to replace it."
+            )
+        place.wait()
+        if from_run is None:
+            task = _in_turn(place, quiet, lambda: prepare(member, data, preset, sizes, reading))
+        else:
+            task = _in_turn(place, quiet, lambda: _continued(member, Path(from_run), str(data), sizes, reading))
+        torch.manual_seed(seed)
+        loop = Loop(_model(task, where), task, chosen, place)
+        if from_run is not None:
+            load_weights(loop.model, find(Path(from_run)))
+        facts = {
+            "format": FORMAT, "member": member, "preset": preset, "data": task.source, "about": task.about, "fingerprint": task.fingerprint,
+            "reading": dict(reading), "sizes": sizes, "settings": dict(chosen),
+            "spec": task.spec.model_dump(mode="json"), "parameters": loop.model.parameter_count(), "device": str(where),
+            "from": None if from_run is None else str(from_run), "processes": place.size,
+            "versions": versions(), "command": command(), "track": track, "finished": False,
+            "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }  # fmt: skip
+        if folder is not None and place.first:
+            clear(folder)
+            describe(folder, facts)
+        return _go(loop, folder, facts, quiet, None)
+
+
+def resume(
+    run: str | Path, *, steps: int | None = None, minutes: float | None = None, device: str = "auto", quiet: bool = False
+) -> Trained:
+    """Goes on with a run from its newest sound checkpoint, bit for bit as if it had never stopped; perhaps to another budget."""
+    folder, place = Path(run), world()
+    facts = read_facts(folder)
+    chosen = Settings(**facts["settings"]).with_budget(steps, minutes)
+    if facts["finished"] and steps is None and minutes is None:
+        raise FormersError(f"{folder} has spent its budget: give more with --steps or --minutes, counted from its beginning.")
+    with _ready(place, device, chosen, folder) as where:
+        with Log(None, quiet=quiet or not place.first) as console:
+            if place.first:
+                sweep(folder)
+            place.wait()
+            found = newest(folder, console.say)
+        task = _in_turn(place, quiet, lambda: _again(facts, found))
+        if task.fingerprint != facts["fingerprint"]:
+            raise FormersError(
+                f"the data of {folder} are not what they were when the run began ({facts['data']}): restore them, "
+                f"or begin a new run with --from {folder}."
+            )
+        torch.manual_seed(chosen.seed)
+        loop = Loop(_model(task, where), task, chosen, place)
+        keep = 0 if found is None else restore(found, loop)
+        facts = {**facts, "settings": dict(chosen), "finished": False, "versions": versions(), "processes": place.size}
+        if place.first:
+            describe(folder, facts)
+        return _go(loop, folder, facts, quiet, keep)
+
+
+def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, keep: int | None) -> Trained:
+    """Trains until the budget is spent, then judges; `keep` bytes of the metrics are those of the run so far."""
+    first = loop.world.first
+    mine = folder if first else None
+    with Interrupts() as interrupts, Log(mine, quiet=quiet or not first, sinks=facts["track"], keep=keep, facts=facts) as log:
+        log.say(f"{loop.task.spec.name}: {facts['parameters']:,} parameters; data: {loop.task.about}")
+        if keep is not None:
+            log.say(f"going on from step {loop.step:,}")
+        if folder is not None and loop.step == 0:
+            save(folder, loop, log)  # so that there is something to go on from, and a full disk is known before the first step
+        with _room(chosen=loop.settings, length=loop.model.spec.length):
+            run(loop, log, folder, interrupts)
+            results = finish(loop, log, interrupts)
+        if folder is not None and first:
+            describe(folder, {**facts, "finished": True, "steps": loop.step, "results": results})
+    loop.world.wait()
+    return Trained(loop.model.eval(), results, loop.task)
+
+
+@contextmanager
+def _ready(place: World, device: str, chosen: Settings, out: str | Path | None) -> Iterator[torch.device]:
+    """Within it the device is known, the processes have found each other, and the run's folder is theirs."""
+    where = pick_device(device, place.local)
+    precision.prepare(chosen.precision, where)
+    joined = join(place, where)
+    try:
+        with claimed(Path(out)) if out is not None and place.first else nullcontext():
+            yield where
+    finally:
+        if joined:
+            leave()
+
+
+@contextmanager
+def _room(chosen: Settings, length: int) -> Iterator[None]:
+    """Says what helps where memory runs out within it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise FormersError(
+            f"memory does not hold a step of batch={chosen.batch} at length={length}: use a smaller batch or length, "
+            f"or accumulate={2 * chosen.accumulate} for the same gradient in less memory."
+        ) from None
+
+
+def _in_turn(place: World, quiet: bool, make: Callable[[], T]) -> T:
+    """What `make` gives, made by the first process before the others: it fills the cache that they read."""
+    if not place.first:
+        place.wait()
+    with silently() if quiet or not place.first else nullcontext():
+        made = make()
+    if place.first:
+        place.wait()
+    return made
+
+
+def _model(task: Task, where: torch.device) -> Model:
+    """The model of a task, fresh, on its device, in training mode."""
+    model = build(task.spec).to(where).train()
+    model.tokenizer, model.labels = task.tokenizer, task.labels
+    return model
+
+
+def _again(facts: dict[str, Any], found: Path | None) -> Task:
+    """The task of a run that goes on: its tokenizer is the checkpoint's, if there is one."""
+    reading = Reading(**facts["reading"])
+    config = {} if found is None else read_config(found)
+    tokenizer = None if found is None else load_tokenizer(config, found)
+    if tokenizer is None:
+        return prepare(facts["member"], facts["data"], facts["preset"], facts["sizes"], reading)
+    return task_of(Spec(**facts["spec"]), tokenizer, facts["data"], reading, config["labels"])
+
+
+def _continued(member: str, run: Path, data: str, sizes: dict[str, Any], reading: Reading) -> Task:
+    """The task of a run that begins with another's weights: its sizes and tokenizer, perhaps other dropout."""
+    base = load(run)
+    if base.spec.name != member:
+        raise FormersError(f"{run} is a {base.spec.name}, not a {member}: use `formers train {base.spec.name} --from {run}`.")
+    for name in sizes:
+        if name not in ("dropout", "attention_dropout"):
+            raise FormersError(f"{name}={sizes[name]!r} cannot be set with --from: the sizes are those of {run}; leave it out.")
+    if base.tokenizer is None:
+        raise FormersError(f"{run} has no tokenizer, so nothing says how to read {data}: give a run that `formers train` wrote.")
+    return task_of(base.spec.replace(**sizes), base.tokenizer, data, reading, base.labels)
+
+
+def _sorted(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The options of the member, of the training and of the reading; a name that is none of them is refused."""
+    sizes = find_member(member).options
+    kinds: list[type[Part]] = [Settings, Reading]
+    rest, reading = ([f for f in kind.model_fields if f not in sizes] for kind in kinds)
+    for name in options:
+        if name not in (*sizes, *rest, *reading):
+            raise FormersError(f"{member} has no option {name!r}, nor has its training: {nearest(name, [*sizes, *rest, *reading])}")
+    return tuple({n: v for n, v in options.items() if n in names} for names in (sizes, rest, reading))  # type: ignore[return-value]
+
+
+def _defaults(member: str, preset: str | None) -> dict[str, Any]:
+    """Training settings that the member's paper asks for."""
+    return dict(find_member(member).training.get(preset or "", {}))

@@ -1,0 +1,57 @@
+"""What torchrun runs in the tests: one step's gradients to a file, or the command line with a process that kills itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import torch
+
+
+def gradients(kind: str, accumulate: int, out: str) -> None:
+    """Writes the gradients of the first step of a small training, by whichever processes there are."""
+    from safetensors.torch import save_file
+
+    from formers.model import build
+    from formers.training.config import Settings
+    from formers.training.distributed import join, world
+    from formers.training.loop import Loop
+    from formers.training.task import prepare
+
+    torch.set_num_threads(1)
+    member, data = kind.split(":", 1)
+    options = dict(dim=16, heads=2, layers=1, length=16, dropout=0.0)
+    place = world()
+    join(place, torch.device("cpu"))
+    task = prepare(member, data, None, options)
+    torch.manual_seed(0)
+    loop = Loop(build(task.spec).train(), task, Settings(batch=7, accumulate=accumulate, clip=1e9, learning_rate=1e-9), place)
+    done = loop.learn(loop.pieces())
+    if place.first:
+        grads = {name: p.grad.contiguous() for name, p in loop.model.named_parameters() if p.grad is not None}
+        save_file({**grads, "loss": torch.tensor(done.loss), "norm": torch.tensor(done.norm)}, out)
+
+
+def killed(rank: int, step: int, arguments: list[str]) -> None:
+    """The command line, in which one process kills itself at a step, the first time it is started."""
+    from formers.cli import main
+    from formers.training.loop import Loop
+
+    advance = Loop.advance
+
+    def fatal(loop: Loop):  # type: ignore[no-untyped-def]
+        if loop.world.rank == rank and loop.step == step and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return advance(loop)
+
+    Loop.advance = fatal  # type: ignore[method-assign]
+    sys.argv = ["formers", *arguments]
+    main()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "gradients":
+        gradients(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    else:
+        killed(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
