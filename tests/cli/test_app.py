@@ -154,3 +154,25 @@ def test_a_bench_that_misses_its_limit_exits_1_with_check(monkeypatch):
     missed = runner.invoke(app, [*arguments, "--check"])
     assert missed.exit_code == 1
     assert "missed: speedup" in missed.output
+
+
+def test_a_run_is_resumed_to_a_larger_budget_and_a_finished_one_is_not(run, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(run[0], tmp_path / "copy")
+    spent = formers("resume", str(copy))
+    assert spent.returncode == 2
+    assert "has spent its budget" in spent.stderr
+    one_sentence(spent.stderr.strip())
+    done = formers("resume", str(copy), "--steps", "5", "--json")
+    assert json.loads(done.stdout.splitlines()[-1])["steps"] == 5
+    assert "going on from step 3" in done.stderr
+
+
+def test_a_run_keeps_the_choices_that_make_it_again(run, tmp_path):
+    out, done = run
+    again = formers("train", "decoder", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "again"), "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout.splitlines()[-1])["loss"] == json.loads(done.stdout.splitlines()[-1])["loss"]
+    more = formers("train", "decoder", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "more"), "--steps", "4", "--json")
+    assert json.loads(more.stdout.splitlines()[-1])["steps"] == 4

@@ -15,9 +15,9 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from formers.data.text import HELD_OUT
-
 RANGE = 1_000_000
+HELD_OUT = 0.01
+"""The share that is kept for validation: enough to judge by, and few enough to be written out."""
 Two = tuple[str, str]
 
 
@@ -53,10 +53,11 @@ class NumberPairs(Sequence[Two]):
 
 
 def number_pairs() -> dict[str, Sequence[Two]]:
-    """Train and valid: a number is held out by its hash."""
+    """Train and valid: a number is held out by its hash, and those held out stand in its order, so that the first ones are any."""
     numbers = np.arange(RANGE)
-    held = _hash(numbers) < HELD_OUT
-    return {"train": NumberPairs(numbers[~held]), "valid": NumberPairs(numbers[held])}
+    share = _hash(numbers)
+    held = numbers[share < HELD_OUT]
+    return {"train": NumberPairs(numbers[share >= HELD_OUT]), "valid": NumberPairs(held[np.argsort(share[held])])}
 
 
 def english(n: int) -> str:

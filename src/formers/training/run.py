@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -96,8 +97,21 @@ def finish(loop: Loop, log: Log, interrupts: Interrupts) -> dict[str, Any]:
             interrupts.leave()
         results["tokens_per_second"] = loop.tokens / max(loop.busy, 1e-9)
         results |= {"steps": loop.step, "seconds": round(loop.seconds, 2), "best_loss": loop.best_loss, "best_step": loop.best_step}
+        peak = peak_memory()
+        if peak is not None:
+            results["peak_memory"] = peak
         log.record(step=loop.step, **results)
     return results
+
+
+def peak_memory() -> int | None:
+    """The most bytes of memory that this process has held at once; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def _agree(loop: Loop, interrupts: Interrupts) -> bool:
@@ -156,16 +170,16 @@ def _look(loop: Loop, log: Log, interrupts: Interrupts) -> bool:
 
 def _write_sample(loop: Loop, log: Log) -> None:
     """Shows and records a little of what the model writes."""
-    model, prompt = loop.model, ""
+    model, prompt, wanted = loop.model, "", ""
     if not model.spec.head.writes:
         return
     if isinstance(model, Seq2Seq):
-        prompt = loop.task.tokenizer.decode(loop.task.batches.parts["valid"][0][0])
+        prompt, wanted = (loop.task.tokenizer.decode(side) for side in loop.task.batches.parts["valid"][0])
     room = max(1, model.spec.length - 1) if model.spec.position.absolute else loop.settings.sample_tokens  # no window slides here
     count = min(loop.settings.sample_tokens, room)
     text = generate(model, prompt, max_new_tokens=count, temperature=0.0 if prompt else 0.8, seed=loop.step)
     log.record(step=loop.step, prompt=prompt, sample=text)
-    log.say(f"  {prompt} -> {text}" if prompt else "  | " + "\n  | ".join(text.strip("\n").split("\n")))
+    log.say(f"  {prompt} -> {text} (wanted: {wanted})" if prompt else "  | " + "\n  | ".join(text.strip("\n").split("\n")))
 
 
 def _keep_batch(loop: Loop, done: Step, pieces: list[Piece], folder: Path | None) -> str:

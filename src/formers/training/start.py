@@ -64,7 +64,7 @@ def train(
     Options are the member's sizes (layers=8), the settings of training (batch=32, learning_rate=3e-4) and of reading (tokens="bpe").
     A folder that holds a run is refused unless `overwrite` is True. A run that was stopped or killed goes on with `resume`.
     """
-    place = world()
+    start, place = time.monotonic(), world()
     sizes, rest, read = _sorted(member, options)
     reading = Reading(**read).resolved()
     chosen = settings(steps, minutes, {**_defaults(member, preset), **rest, "seed": seed})
@@ -96,14 +96,14 @@ def train(
         if folder is not None and place.first:
             clear(folder)
             describe(folder, facts)
-        return _go(loop, folder, facts, quiet, None)
+        return _go(loop, folder, facts, quiet, None, start)
 
 
 def resume(
     run: str | Path, *, steps: int | None = None, minutes: float | None = None, device: str = "auto", quiet: bool = False
 ) -> Trained:
     """Goes on with a run from its newest sound checkpoint, bit for bit as if it had never stopped; perhaps to another budget."""
-    folder, place = Path(run), world()
+    start, folder, place = time.monotonic(), Path(run), world()
     facts = read_facts(folder)
     chosen = Settings(**facts["settings"]).with_budget(steps, minutes)
     if facts["finished"] and steps is None and minutes is None:
@@ -126,10 +126,10 @@ def resume(
         facts = {**facts, "settings": dict(chosen), "finished": False, "versions": versions(), "processes": place.size}
         if place.first:
             describe(folder, facts)
-        return _go(loop, folder, facts, quiet, keep)
+        return _go(loop, folder, facts, quiet, keep, start)
 
 
-def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, keep: int | None) -> Trained:
+def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, keep: int | None, start: float) -> Trained:
     """Trains until the budget is spent, then judges; `keep` bytes of the metrics are those of the run so far."""
     first = loop.world.first
     mine = folder if first else None
@@ -139,9 +139,12 @@ def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, kee
             log.say(f"going on from step {loop.step:,}")
         if folder is not None and loop.step == 0:
             save(folder, loop, log)  # so that there is something to go on from, and a full disk is known before the first step
+        begun = round(time.monotonic() - start, 2)
         with _room(chosen=loop.settings, length=loop.model.spec.length):
             run(loop, log, folder, interrupts)
             results = finish(loop, log, interrupts)
+        if results:
+            results["start_seconds"] = begun
         if folder is not None and first:
             describe(folder, {**facts, "finished": True, "steps": loop.step, "results": results})
     loop.world.wait()
