@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ import formers
 from contracts.specimens import CAUSAL, MEMBERS, Specimen, subject
 from formers import Model, State
 from formers.core import Cache
+from formers.core.stored import join_rows, pack, unpack
 from helpers import close, refused
 
 SWEPT = pytest.mark.parametrize("specimen", CAUSAL, ids=str)
@@ -211,3 +213,29 @@ def test_bad_calls_of_a_state(specimen: Specimen) -> None:
     with refused("reset", "bool"):
         state.reset(torch.tensor([1, 0, 1]))
     assert read.model.initial_state(3).reset(torch.tensor([True, False, True])).empty
+
+
+@SWEPT
+@torch.no_grad()
+def test_a_state_survives_the_way_through_a_file(specimen: Specimen) -> None:
+    read = subject(specimen.spec)
+    state = read(read.input(7)).state
+    state = state.reset(torch.tensor([i == 0 for i in range(read.batch)]))
+    tensors: dict[str, torch.Tensor] = {}
+    packed = json.loads(json.dumps(pack(state, tensors)))
+    again = unpack(packed, {name: value.clone() for name, value in tensors.items()})
+    x = read.input(5)
+    assert torch.equal(read(x, state=again).logits, read(x, state=state).logits)
+    halves = []
+    for rows in (torch.arange(1), torch.arange(1, read.batch)):
+        mine: dict[str, torch.Tensor] = {}
+        halves.append((pack(state.select(rows), mine), mine))
+    joined = unpack(*join_rows(halves))
+    assert torch.equal(read(x, state=joined).logits, read(x, state=state).logits)
+
+
+def test_only_known_classes_are_read_from_a_file() -> None:
+    with refused("'Popen'"):
+        unpack({"kind": "Popen", "args": ["ls"]}, {})
+    with pytest.raises(TypeError, match="@stored"):
+        pack(object(), {})

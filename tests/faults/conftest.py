@@ -19,7 +19,7 @@ def outcome(run: Path) -> dict[str, Any]:
     assert {"model.safetensors", "optimizer.safetensors", "memory-0.safetensors"} <= files.keys()
     training = json.loads((last / "training.json").read_bytes())
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    clocks = ("seconds", "busy", "tokens_per_second", "metrics_bytes")
+    clocks = ("seconds", "busy", "tokens_per_second", "metrics_bytes", "peak_memory_bytes")
     return {
         "files": files,
         "training": {name: value for name, value in training.items() if name not in clocks},

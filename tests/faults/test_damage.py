@@ -81,7 +81,19 @@ def test_a_damaged_last_checkpoint_costs_only_the_steps_behind_the_one_before(ru
     (last / "model.safetensors").write_bytes(weights)
     assert scenes.finished(run.parent / "text.txt", run, budget=True, steps=8) == 0
     assert fault(checkpoints(run)[0]) is None
-    assert outcome(run) == before
+    after = outcome(run)
+    assert after.pop("checkpoints") == ["damaged-step-00000008", *before.pop("checkpoints")]
+    assert after == before
+
+
+def test_damaged_checkpoints_do_not_crowd_out_what_is_saved_after_them(run: Path) -> None:
+    for folder in checkpoints(run)[:2]:
+        (folder / MANIFEST).write_text("{}")
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**facts, "settings": {**facts["settings"], "keep": 1, "save_every": 1}}))
+    assert scenes.finished(run.parent / "text.txt", run, budget=True, steps=6) == 0
+    assert checkpoints(run)[0].name == "step-00000006"
+    assert fault(checkpoints(run)[0]) is None
 
 
 def test_no_sound_checkpoint_is_one_sentence(run: Path) -> None:

@@ -82,6 +82,10 @@ def test_a_pickle_is_never_opened_as_a_model(tmp_path: Path) -> None:
         "layers: [1, 2",
         "3: 4",
         "",
+        "overwrite: true",
+        "out: 5",
+        "track: no",
+        "json: true",
     ],
 )
 def test_a_yaml_that_is_not_names_and_values_is_refused(text: str, tmp_path: Path) -> None:

@@ -97,3 +97,16 @@ def test_rows_are_shared_evenly_and_each_has_some() -> None:
             assert max(widths) - min(widths) <= 1
     with pytest.raises(FormersError, match="batch=3"):
         World(0, 2).rows(3, 2)
+
+
+def test_several_processes_need_a_folder_that_all_know(data: Path) -> None:
+    done = go("-m", "formers", "train", "decoder", "--data", str(data / "text.txt"), "--steps", "1", *SETS, processes=2, code=1)
+    assert done.stderr.count("give --out") == 1
+
+
+def test_a_restart_goes_on_with_its_own_run_only(data: Path, tmp_path: Path) -> None:
+    words = ["train", "decoder", "--data", str(data / "text.txt"), "--track", "none", *SETS, "--out", str(tmp_path / "run")]
+    go("-m", "formers", *words, "--steps", "2")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    go("-m", "formers", *words, "--steps", "4", processes=2, restarts=1, code=1)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before

@@ -137,6 +137,53 @@ def test_more_budget_goes_on_as_if_it_had_been_given_at_once(text, tmp_path):
     assert json.loads((tmp_path / "parts" / "run.json").read_text())["settings"]["steps"] == 9
 
 
+def test_a_budget_that_is_spent_already_is_refused(text, tmp_path):
+    formers.train("decoder", text, tmp_path / "run", steps=3, **TINY)
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with refused("at step 3 already", "from the beginning"):
+        formers.resume(tmp_path / "run", steps=2, quiet=True)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_characters_without_a_line_break_can_be_trained_and_written(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("ab ba " * 200)
+    done = formers.train("decoder", path, tmp_path / "run", steps=2, tokens="characters", **{**TINY, "sample_tokens": 4})
+    assert len(formers.generate(formers.load(tmp_path / "run"), "", max_new_tokens=5, seed=0)) == 5
+    assert done.model.spec.vocab == 3
+    with refused("'x'", "position 1"):
+        formers.generate(done.model, "ax")
+
+
+@pytest.mark.parametrize("tokens", ["characters", "bpe"])
+def test_a_run_with_a_vocabulary_goes_on_with_it(text, tokens, tmp_path):
+    options = {**TINY, "schedule": "constant", "tokens": tokens, **({"vocab": 300} if tokens == "bpe" else {})}
+    formers.train("decoder", text, tmp_path / "whole", steps=6, **options)
+    formers.train("decoder", text, tmp_path / "parts", steps=3, **options)
+    formers.resume(tmp_path / "parts", steps=6, quiet=True)
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+    again = evaluate_run(tmp_path / "parts", size=8)
+    assert 0 < again["bytes"] < 200  # all but those of the first token
+    assert formers.load(tmp_path / "parts").tokenizer.vocab == formers.load(tmp_path / "parts").spec.vocab
+
+
+def test_labels_go_with_the_run(tmp_path):
+    path = tmp_path / "labelled.tsv"
+    path.write_text("".join(f"number {i}\t{'even' if i % 2 == 0 else 'odd'}\n" for i in range(200)))
+    done = formers.train("encoder", path, tmp_path / "run", steps=2, **TINY)
+    assert 0 <= done.results["accuracy"] <= 1
+    assert formers.load(tmp_path / "run").labels == ("even", "odd")
+    assert formers.resume(tmp_path / "run", steps=3, quiet=True).results["steps"] == 3
+
+
+def test_changed_data_are_not_judged_as_if_they_were_the_same(text, tmp_path):
+    formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
+    text.write_bytes(text.read_bytes()[:-10] + b"0123456789")
+    with refused("have changed", "--data"):
+        evaluate_run(tmp_path / "run")
+    assert evaluate_run(tmp_path / "run", str(text))["bytes"] == 199
+
+
 def test_changed_data_are_not_resumed_on(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
     text.write_bytes(text.read_bytes()[:-10] + b"0123456789")

@@ -12,7 +12,7 @@ Json = Annotated[bool, typer.Option("--json", help="End with one line of JSON on
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A size or setting, e.g. layers=8; may be repeated.")]
 Check = Annotated[bool, typer.Option("--check", help="Exit with code 1 where a stated figure is missed.")]
 
-DIGITS = {"seconds": 1}
+DIGITS = {"seconds": 1, "start_seconds": 1}
 """Behind the point, where four are too many."""
 
 

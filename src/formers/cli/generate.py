@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,13 +18,17 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="Choose among so many likeliest tokens only.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the fewest tokens that have this share of the probability.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.")] = None,
+    checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights: last or best.")] = "last",
+    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps; auto takes what is there.")] = "cpu",
     json: Json = False,
 ) -> None:
     """Write with the model of RUN."""
     from formers.generation import generate as write
     from formers.model import load
+    from formers.training.device import pick_device
 
-    text = write(load(run), prompt, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    model = load(run, pick_device(device), checkpoint)
+    text = write(model, prompt, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     if json:
         report({"prompt": prompt, "text": text}, json=True)
     else:

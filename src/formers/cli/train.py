@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,6 +75,11 @@ def train(
         raise FormersError(f"{config} is of another member than {member}: give the one it names.")
     if "from" in written:
         written["from_run"] = written.pop("from")
+    for name, value in written.items():
+        if name in OWN or name == "quiet":
+            raise FormersError(f"{config} cannot say {name}: give it as --{name} on the command line, or leave it out.")
+        if name in ("data", "out", "preset", "from_run", "device", "track") and not isinstance(value, str):
+            raise FormersError(f"{config} has {name}: {value!r}, which is no text: write it in quotes.")
     options = parse_set(set_ or [])
     for name in options:
         if name in (*OWN, "data", "out", "member", "from", "from_run", "quiet", "device", "preset", "track", "steps", "minutes", "seed"):
@@ -81,9 +87,11 @@ def train(
     if steps is not None or minutes is not None:  # one budget replaces the other
         written = {name: value for name, value in written.items() if name not in ("steps", "minutes")}
     chosen: dict[str, Any] = {**written, **options, **{name: value for name, value in given.items() if value is not None}}
-    folder = Path(chosen.pop("out", None) or unused(Path("runs") / member))
+    if "out" not in chosen and os.environ.get("WORLD_SIZE", "1") == "1":  # several processes would each find another
+        chosen["out"] = unused(Path("runs") / member)
+    folder = chosen.pop("out", None)
     done = run(member, chosen.pop("data", "stdlib"), folder, overwrite=overwrite, **chosen)
-    _end(folder, done, counts, sample, prompt, json)
+    _end(Path(folder), done, counts, sample, prompt, json)
 
 
 def resume(
@@ -99,7 +107,7 @@ def resume(
     """Go on with RUN from its newest sound checkpoint, bit for bit as if it had never stopped."""
     from formers.training import resume as go_on
 
-    _end(run, go_on(run, steps=steps, minutes=minutes, device=device or "auto"), counts, sample, prompt, json)
+    _end(run, go_on(run, steps=steps, minutes=minutes, device=device), counts, sample, prompt, json)
 
 
 def _end(folder: Path, done: Trained, counts: bool, sample: int, prompt: str, json: bool) -> None:

@@ -22,6 +22,8 @@ TENSOR = "tensor"
 
 def stored(cls: type[C]) -> type[C]:
     """Marks a dataclass as one that may be written to a file and read back."""
+    if cls.__name__ in KINDS:
+        raise TypeError(f"there is a stored class {cls.__name__} already: files know classes by name; choose another.")
     KINDS[cls.__name__] = cls
     return cls
 

@@ -16,6 +16,8 @@ from formers.data.text import fingerprint
 
 def is_labelled(data: str | Path) -> bool:
     """Whether a file is one of labelled texts: a .tsv, or a .jsonl whose first record has a label."""
+    if not Path(data).expanduser().is_file():
+        return False
     return suffix(data) == ".tsv" or (is_records(data) and "label" in first_record(str(data), one_file(data)))
 
 

@@ -46,7 +46,10 @@ def open_pairs(data: str | Path, reading: Reading = Reading(), member: str = "th
     if name == NUMBERS:
         parts = number_pairs()
         about = told(parts, f"{NUMBERS}, the words of 0 ... {RANGE - 1:,} in English and French", "pairs")
-        return _with_valid(Examples(Parts(parts, name), about, fingerprint(NUMBERS, RANGE), name), reading)
+        return _with_valid(
+            Examples(Parts(parts, name), about, fingerprint(NUMBERS, [list(parts[part][i]) for part in parts for i in range(100)]), name),
+            reading,
+        )
     if name.split(":")[0] == PAIRS:
         return _with_valid(_multi30k(name), reading)
     files = parallel(name)

@@ -12,7 +12,7 @@ from typing import Any
 from formers.core import FormersError
 from formers.data.files import Stretch, suffix, whole
 
-_OFFER = "give invalid=replace or invalid=skip"
+_OFFER = "set invalid=replace or invalid=skip"
 HANDLERS = {"refuse": "strict", "replace": "replace", "skip": "ignore"}
 WIDE_MARKS = {b"\xff\xfe\x00\x00": "UTF-32", b"\x00\x00\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 

@@ -136,9 +136,17 @@ def _text(model: Model, prompt: str, new: int, choose: Chooser) -> str:
         tokens, mask = pad([ids])
         return tokenizer.decode(_answer(model, tokens.to(device), mask.to(device), new, choose)[0])
     # A stream begins with something: where the prompt is empty, with a line break, which is then taken off again.
-    start = torch.tensor([ids or tokenizer.encode("\n")], device=device)
+    start = torch.tensor([ids or _line_break(tokenizer)], device=device)
     written = _continue(model, start, new, choose)
     return tokenizer.decode(written[0, 0 if ids else start.shape[1] :].tolist())
+
+
+def _line_break(tokenizer: Tokenizer) -> list[int]:
+    """The ids of a line break, or the first id of a tokenizer that has seen none."""
+    try:
+        return tokenizer.encode("\n")
+    except FormersError:
+        return [0]
 
 
 def _check_prompt(prompt: Tensor) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,8 @@ def _size(content: bytes | Path) -> int:
     return content.stat().st_size if isinstance(content, Path) else len(content)
 
 
-def fault(folder: Path, needed: Iterable[str] = ()) -> str | None:
-    """What is wrong with a sealed folder, in a few words, or None: every file of its manifest (or only those needed) is as written."""
+def fault(folder: Path, only: Container[str] | None = None) -> str | None:
+    """What is wrong with a sealed folder, in a few words, or None: every file of its manifest, or only some, is as written."""
     try:
         content = (folder / MANIFEST).read_bytes()
         listed = json.loads(content)["files"]
@@ -100,9 +100,7 @@ def fault(folder: Path, needed: Iterable[str] = ()) -> str | None:
         whole = False
     if not whole:
         return f"{MANIFEST} is damaged"
-    for name in needed or listed:
-        if name not in listed:
-            return f"{MANIFEST} does not list {name}"
+    for name in (name for name in listed if only is None or name in only):
         file = folder / name
         if not file.is_file():
             return f"{name} is missing"
@@ -119,11 +117,11 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted((f for f in found if f.is_dir() and f.name[5:].isdigit()), key=lambda f: int(f.name[5:]), reverse=True)
 
 
-def newest(run: Path, say: Callable[[str], None], needed: Iterable[str] = ()) -> Path | None:
+def newest(run: Path, say: Callable[[str], None], only: Container[str] | None = None) -> Path | None:
     """The newest sound checkpoint of a run; damaged ones are skipped and named. None if there never was one."""
     found = checkpoints(run)
     for folder in found:
-        wrong = fault(folder, needed)
+        wrong = fault(folder, only)
         if wrong is None:
             return folder
         say(f"{folder} is skipped: {wrong}")
@@ -132,11 +130,11 @@ def newest(run: Path, say: Callable[[str], None], needed: Iterable[str] = ()) ->
     return None
 
 
-def best(run: Path, last: Path) -> Path:
+def best(run: Path, last: Path, only: Container[str] | None = None) -> Path:
     """The checkpoint that did best on held-out data, as the newest one `last` remembers it."""
     step = json.loads((last / TRAINING).read_bytes()).get("best_step")
     folder = last if step is None else run / CHECKPOINTS / step_name(step)
-    wrong = fault(folder)
+    wrong = fault(folder, only)
     if wrong is not None:
         raise FormersError(f"the best checkpoint, {folder}, is not sound ({wrong}): use the last one.")
     return folder

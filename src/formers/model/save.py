@@ -16,7 +16,7 @@ from formers.core import FormersError
 from formers.data.tokenize import Tokenizer
 from formers.model.build import build
 from formers.model.check import check
-from formers.model.files import CHECKPOINTS, MANIFEST, best, fault, manifest, newest, to_json, write
+from formers.model.files import CHECKPOINTS, MANIFEST, TRAINING, best, fault, manifest, newest, to_json, write
 from formers.model.model import Model
 from formers.model.spec import Spec
 
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 FORMAT = "formers/1"
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+MODEL = (CONFIG, WEIGHTS, TOKENIZER, TRAINING)
+"""The files of a checkpoint that are read to use its model."""
 DEFINITION = "definition"
 """The field of a tokenizer that stands in a file of its own, which other libraries read too."""
 
@@ -58,8 +60,8 @@ def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: Liter
     config = read_config(folder)
     spec, tokenizer = Spec(**config["spec"]), load_tokenizer(config, folder)  # these name a wrong field
     check(spec)
-    if (folder / MANIFEST).exists():
-        wrong = fault(folder)
+    if folder == Path(path) and (folder / MANIFEST).exists():  # a run's checkpoint has been looked at
+        wrong = fault(folder, MODEL)
         if wrong is not None:
             raise FormersError(
                 f"{folder} is damaged ({wrong}): take it from a copy, or delete its {MANIFEST} if you changed the folder yourself."
@@ -77,10 +79,10 @@ def find(path: Path, checkpoint: str = "last") -> Path:
         raise FormersError(f"checkpoint={checkpoint!r} is unknown: use last or best.")
     if not (path / CHECKPOINTS).is_dir():
         return path
-    last = newest(path, log.warning)
+    last = newest(path, log.warning, MODEL)
     if last is None:
         raise FormersError(f"{path} has not saved a model yet: train it with `formers resume {path}`.")
-    return last if checkpoint == "last" else best(path, last)
+    return last if checkpoint == "last" else best(path, last, MODEL)
 
 
 def load_weights(model: Model, folder: Path, assign: bool = False) -> None:

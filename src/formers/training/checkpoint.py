@@ -115,6 +115,15 @@ def prune(run: Path, keep: int, best: int | None) -> None:
     sweep(run)
 
 
+def put_aside(run: Path, step: int) -> None:
+    """Renames the checkpoints behind a step, which were passed over: what is saved from now on is newer than they are."""
+    for folder in checkpoints(run):
+        if int(folder.name.removeprefix("step-")) > step:
+            aside = folder.with_name(f"damaged-{folder.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+
+
 def sweep(run: Path) -> None:
     """Removes what interrupted saves have left; only for the process that holds the run's lock."""
     for left in [*run.glob(f"{BESIDE}*"), *(run / CHECKPOINTS).glob(f"{BESIDE}*")]:

@@ -47,7 +47,7 @@ class Settings(Part):
     """Save a checkpoint every so many steps; unless given, every five minutes. The best and the last are always saved."""
     keep: PositiveInt = 3
     """How many of the newest checkpoints are kept, beside the best."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     @property
     def warm_steps(self) -> int:

@@ -1,6 +1,6 @@
 """One run in several processes, as torchrun starts them: every process reads its rows of the batch, gradients are averaged.
 
-    torchrun --nproc-per-node 2 -m formers train decoder --data my.txt
+    torchrun --nproc-per-node 2 -m formers train decoder --data my.txt --out runs/mine
 
 The batch of a step is the same whatever the number of processes, so that a run may go on with another. The model knows nothing of it.
 """

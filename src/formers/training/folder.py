@@ -80,8 +80,7 @@ def describe(folder: Path, facts: dict[str, Any]) -> None:
         **{name: value for name, value in facts["settings"].items() if value is not None},
         **facts["sizes"],
     }
-    if facts["preset"] is not None:
-        chosen["preset"] = facts["preset"]
+    chosen |= {name: facts[name] for name in ("preset", "from") if facts[name] is not None}
     try:
         write(folder / YAML, yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True).encode())
         write(folder / RUN, to_json({**facts, **({"results": finite(facts["results"])} if "results" in facts else {})}))

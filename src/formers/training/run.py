@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from formers.position import Learned
 from formers.training import checkpoint as checkpoints
 from formers.training.device import pick_device
 from formers.training.evaluate import Stopped, evaluate, judge
-from formers.training.folder import BAD, read_facts
+from formers.training.folder import BAD, RUN, read_facts
 from formers.training.interrupts import Interrupts
 from formers.training.log import Log
 from formers.training.loop import BAD_STEPS, Diverged, Loop, Piece, Step
@@ -46,11 +47,13 @@ def run(loop: Loop, log: Log, folder: Path | None, interrupts: Interrupts) -> No
         start = time.perf_counter()
         due = _save_due(loop, time.monotonic() - saved)
         if _judge_due(loop, before):
-            due |= _look(loop, log, interrupts)
+            due |= _look(loop, log)
+        loop.seconds += time.perf_counter() - start
         if folder is not None and (due or loop.progress >= 1.0):
+            start = time.perf_counter()
             save(folder, loop, log)
             saved = time.monotonic()
-        loop.seconds += time.perf_counter() - start
+            loop.seconds += time.perf_counter() - start
 
 
 def take_step(loop: Loop, log: Log, folder: Path | None = None) -> None:
@@ -72,9 +75,10 @@ def take_step(loop: Loop, log: Log, folder: Path | None = None) -> None:
         log.record(**facts, skipped=True, batch=where)
         log.say(f"step {loop.step:,} is skipped: its loss is {done.loss:g} and its gradient {done.norm:g}; its batch is in {where}")
         if loop.bad >= BAD_STEPS:
+            again = "" if folder is None else f", from its last good checkpoint with --from {folder} and --data"
             raise Diverged(
-                f"the loss is {done.loss:g} and its gradient {done.norm:g} at steps {loop.step - BAD_STEPS + 1} to {loop.step}: begin "
-                f"again from the last good checkpoint with `--from {folder}` and less than learning_rate={loop.settings.learning_rate:g}."
+                f"the loss is {done.loss:g} and its gradient {done.norm:g} at steps {loop.step - BAD_STEPS + 1} to {loop.step}: "
+                f"train with less than learning_rate={loop.settings.learning_rate:g}{again}."
             )
 
 
@@ -94,12 +98,13 @@ def finish(loop: Loop, log: Log, interrupts: Interrupts) -> dict[str, Any]:
                     stop=lambda: interrupts.caught, progress=tick,
                 )  # fmt: skip
         except Stopped:
+            log.say("stopped while judging: what was learnt is saved, and `formers resume` judges it")
             interrupts.leave()
         results["tokens_per_second"] = loop.tokens / max(loop.busy, 1e-9)
         results |= {"steps": loop.step, "seconds": round(loop.seconds, 2), "best_loss": loop.best_loss, "best_step": loop.best_step}
         peak = peak_memory()
         if peak is not None:
-            results["peak_memory"] = peak
+            results["peak_memory_bytes"] = peak
         log.record(step=loop.step, **results)
     return results
 
@@ -144,17 +149,13 @@ def _judge_due(loop: Loop, before: float) -> bool:
     return int(before * JUDGEMENTS) < int(loop.progress * JUDGEMENTS)
 
 
-def _look(loop: Loop, log: Log, interrupts: Interrupts) -> bool:
+def _look(loop: Loop, log: Log) -> bool:
     """Judges the model on a part of the held-out data and lets it write a little; whether it is the best so far."""
-    alone = loop.world.alone
-    try:
-        with log.part("judging") as tick:
-            held = evaluate(
-                loop.model, loop.task.batches, loop.task.tokenizer, loop.settings.batch, loop.settings.eval_batches,
-                stop=(lambda: interrupts.caught) if alone else None, share=(loop.world.rank, loop.world.size), progress=tick,
-            )  # fmt: skip
-    except Stopped:
-        return False
+    with log.part("judging") as tick:  # to its end, also after a signal: else a run that is stopped here would know less than another
+        held = evaluate(
+            loop.model, loop.task.batches, loop.task.tokenizer, loop.settings.batch, loop.settings.eval_batches,
+            share=(loop.world.rank, loop.world.size), progress=tick,
+        )  # fmt: skip
     loss = float(held["loss"])
     told: dict[str, Any] = {name: held[name] for name in ("bits_per_byte", "perplexity", "accuracy", "masked_accuracy") if name in held}
     log.record(step=loop.step, valid_loss=loss, **{f"valid_{name}": value for name, value in told.items()})
@@ -162,7 +163,7 @@ def _look(loop: Loop, log: Log, interrupts: Interrupts) -> bool:
     log.say(f"step {loop.step:,}: loss {loss:.4f}{also} on held-out data")
     if loop.settings.sample_tokens and loop.world.first:
         _write_sample(loop, log)
-    if loop.best_loss is not None and not loss < loop.best_loss:
+    if not math.isfinite(loss) or (loop.best_loss is not None and loss >= loop.best_loss):
         return False
     loop.best_loss, loop.best_step = loss, loop.step
     return True
@@ -216,13 +217,17 @@ def evaluate_run(
     folder = Path(run)
     model = load(folder, pick_device(device), checkpoint)
     reading = Reading()
-    if data is None:
-        facts = read_facts(folder)
-        data, reading = facts["data"], Reading(**facts["reading"])
+    facts = read_facts(folder) if data is None or (folder / RUN).exists() else None
+    if facts is not None:
+        reading = Reading(**facts["reading"]) if data is None else Reading(**{**facts["reading"], "valid": None})
     spec = model.spec
     if context is not None:
+        if spec.encoder is not None or not spec.head.streams:
+            raise FormersError(f"context={context} is for texts that are read in windows, which {spec.name} does not: leave it out.")
         if isinstance(spec.position, Learned) and context > spec.length:
             raise FormersError(f"context={context} does not fit the learned positions, whose table has length={spec.length}: use less.")
         spec = spec.replace(length=context)
-    task = task_of(spec, tokenizer_of(model), data, reading, model.labels)
+    task = task_of(spec, tokenizer_of(model), data or (facts or {})["data"], reading, model.labels)
+    if data is None and facts is not None and task.fingerprint != facts["fingerprint"]:
+        raise FormersError(f"the data of {folder} have changed since it was trained: restore them, or give --data {facts['data']}.")
     return judge(model, task.batches, task.tokenizer, size, part=part, stride=stride, first=limit, progress=progress)

@@ -18,11 +18,11 @@ from formers.model import Model, Spec, build
 from formers.model.files import newest
 from formers.model.save import find, load, load_tokenizer, load_weights, read_config
 from formers.training import precision
-from formers.training.checkpoint import restore, sweep
+from formers.training.checkpoint import put_aside, restore, sweep
 from formers.training.config import Settings, settings
 from formers.training.device import pick_device
 from formers.training.distributed import World, join, leave, world
-from formers.training.folder import FORMAT, claimed, clear, command, describe, holds_run, read_facts, versions
+from formers.training.folder import FORMAT, YAML, claimed, clear, command, describe, holds_run, read_facts, versions
 from formers.training.interrupts import Interrupts
 from formers.training.log import Log
 from formers.training.loop import Loop
@@ -68,8 +68,10 @@ def train(
     sizes, rest, read = _sorted(member, options)
     reading = Reading(**read).resolved()
     chosen = settings(steps, minutes, {**_defaults(member, preset), **rest, "seed": seed})
-    if place.restarts and out is not None and holds_run(Path(out)):  # torchrun begins again with the command it was given
-        return resume(out, device=device, quiet=quiet)
+    if place.restarts and out is not None and holds_run(Path(out)) and read_facts(Path(out))["command"] == command():
+        return resume(out, device=device, quiet=quiet)  # torchrun begins again with the command it was given
+    if out is None and not place.alone:
+        raise FormersError(f"{place.size} processes need a folder that all of them know: give --out.")
     with _ready(place, device, chosen, out) as where:
         folder = None if out is None else Path(out)
         if folder is not None and holds_run(folder) and not overwrite:
@@ -89,18 +91,17 @@ def train(
             "format": FORMAT, "member": member, "preset": preset, "data": task.source, "about": task.about, "fingerprint": task.fingerprint,
             "reading": dict(reading), "sizes": sizes, "settings": dict(chosen),
             "spec": task.spec.model_dump(mode="json"), "parameters": loop.model.parameter_count(), "device": str(where),
-            "from": None if from_run is None else str(from_run), "processes": place.size,
+            "from": None if from_run is None else str(Path(from_run).resolve()), "processes": place.size,
             "versions": versions(), "command": command(), "track": track, "finished": False,
             "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }  # fmt: skip
         if folder is not None and place.first:
             clear(folder)
-            describe(folder, facts)
         return _go(loop, folder, facts, quiet, None, start)
 
 
 def resume(
-    run: str | Path, *, steps: int | None = None, minutes: float | None = None, device: str = "auto", quiet: bool = False
+    run: str | Path, *, steps: int | None = None, minutes: float | None = None, device: str | None = None, quiet: bool = False
 ) -> Trained:
     """Goes on with a run from its newest sound checkpoint, bit for bit as if it had never stopped; perhaps to another budget."""
     start, folder, place = time.monotonic(), Path(run), world()
@@ -108,12 +109,14 @@ def resume(
     chosen = Settings(**facts["settings"]).with_budget(steps, minutes)
     if facts["finished"] and steps is None and minutes is None:
         raise FormersError(f"{folder} has spent its budget: give more with --steps or --minutes, counted from its beginning.")
-    with _ready(place, device, chosen, folder) as where:
+    with _ready(place, device or facts["device"].partition(":")[0], chosen, folder) as where:
         with Log(None, quiet=quiet or not place.first) as console:
             if place.first:
                 sweep(folder)
             place.wait()
             found = newest(folder, console.say)
+        if found is None:
+            raise FormersError(f"{folder} has no checkpoint to go on from: train again with --config {folder / YAML}.")
         task = _in_turn(place, quiet, lambda: _again(facts, found))
         if task.fingerprint != facts["fingerprint"]:
             raise FormersError(
@@ -122,7 +125,13 @@ def resume(
             )
         torch.manual_seed(chosen.seed)
         loop = Loop(_model(task, where), task, chosen, place)
-        keep = 0 if found is None else restore(found, loop)
+        keep = restore(found, loop)
+        if (steps is not None and loop.step > steps) or (minutes is not None and loop.seconds > 60 * minutes):
+            done = f"step {loop.step:,}" if steps is not None else f"minute {loop.seconds / 60:.1f}"
+            raise FormersError(f"{folder} is at {done} already: a budget counts from the beginning of the run; give more.")
+        place.wait()
+        if place.first:
+            put_aside(folder, loop.step)
         facts = {**facts, "settings": dict(chosen), "finished": False, "versions": versions(), "processes": place.size}
         if place.first:
             describe(folder, facts)
@@ -137,8 +146,10 @@ def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, kee
         log.say(f"{loop.task.spec.name}: {facts['parameters']:,} parameters; data: {loop.task.about}")
         if keep is not None:
             log.say(f"going on from step {loop.step:,}")
-        if folder is not None and loop.step == 0:
+        if folder is not None and keep is None:
             save(folder, loop, log)  # so that there is something to go on from, and a full disk is known before the first step
+            if first:
+                describe(folder, facts)
         begun = round(time.monotonic() - start, 2)
         with _room(chosen=loop.settings, length=loop.model.spec.length):
             run(loop, log, folder, interrupts)
@@ -197,14 +208,12 @@ def _model(task: Task, where: torch.device) -> Model:
     return model
 
 
-def _again(facts: dict[str, Any], found: Path | None) -> Task:
-    """The task of a run that goes on: its tokenizer is the checkpoint's, if there is one."""
-    reading = Reading(**facts["reading"])
-    config = {} if found is None else read_config(found)
-    tokenizer = None if found is None else load_tokenizer(config, found)
-    if tokenizer is None:
-        return prepare(facts["member"], facts["data"], facts["preset"], facts["sizes"], reading)
-    return task_of(Spec(**facts["spec"]), tokenizer, facts["data"], reading, config["labels"])
+def _again(facts: dict[str, Any], found: Path) -> Task:
+    """The task of a run that goes on: its tokenizer is the checkpoint's."""
+    config = read_config(found)
+    tokenizer = load_tokenizer(config, found)
+    assert tokenizer is not None
+    return task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading(**facts["reading"]), config["labels"])
 
 
 def _continued(member: str, run: Path, data: str, sizes: dict[str, Any], reading: Reading) -> Task:
@@ -215,6 +224,8 @@ def _continued(member: str, run: Path, data: str, sizes: dict[str, Any], reading
     for name in sizes:
         if name not in ("dropout", "attention_dropout"):
             raise FormersError(f"{name}={sizes[name]!r} cannot be set with --from: the sizes are those of {run}; leave it out.")
+    if reading.tokens is not None:
+        raise FormersError(f"tokens={reading.tokens} cannot be set with --from: the tokenizer is that of {run}; leave it out.")
     if base.tokenizer is None:
         raise FormersError(f"{run} has no tokenizer, so nothing says how to read {data}: give a run that `formers train` wrote.")
     return task_of(base.spec.replace(**sizes), base.tokenizer, data, reading, base.labels)
