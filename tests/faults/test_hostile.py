@@ -86,6 +86,7 @@ def test_a_pickle_is_never_opened_as_a_model(tmp_path: Path) -> None:
         "out: 5",
         "track: no",
         "json: true",
+        "[" * 5000,
     ],
 )
 def test_a_yaml_that_is_not_names_and_values_is_refused(text: str, tmp_path: Path) -> None:
@@ -117,3 +118,9 @@ def test_weights_that_lie_are_refused_before_they_are_believed(content: bytes, t
     (tmp_path / "model.safetensors").write_bytes(content)
     with refused("model.safetensors"):
         formers.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "{}", '{"format": "formers/run/1"}', "no json"])
+def test_a_run_that_does_not_say_what_it_is(content: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(content)
+    assert "run.json" in run("resume", ".", folder=tmp_path).stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -117,6 +118,88 @@ def test_a_run_is_not_replaced_unless_asked_for(text, tmp_path):
     assert checkpoints(tmp_path / "run")[0].name == "step-00000002"
 
 
+def everything(folder):
+    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != "lock"}
+
+
+def test_a_run_that_is_replaced_comes_back_where_the_new_one_cannot_begin(text, tmp_path, monkeypatch):
+    formers.train("decoder", text, tmp_path / "run", steps=2, **TINY)
+    before = everything(tmp_path / "run")
+    with refused("'carrier-pigeon'"):
+        formers.train("decoder", text, tmp_path / "run", steps=3, overwrite=True, **{**TINY, "track": "carrier-pigeon"})
+    assert everything(tmp_path / "run") == before
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("formers.training.checkpoint.write_through", full)
+        with refused("No space left", "train again"):
+            formers.train("decoder", text, tmp_path / "new", steps=3, **TINY)
+        assert not (tmp_path / "new").exists()
+        with refused("No space left"):
+            formers.train("decoder", text, tmp_path / "run", steps=3, overwrite=True, **TINY)
+    assert everything(tmp_path / "run") == before
+
+
+def test_files_that_are_no_runs_are_left_alone(text, tmp_path):
+    mine = tmp_path / "project"
+    (mine / "ckpt").mkdir(parents=True)
+    (mine / "ckpt" / "mine.txt").write_text("dear to me")
+    (mine / "notes.txt").write_text("too")
+    before = everything(mine)
+    with refused("holds ckpt", "--out"):
+        formers.train("decoder", text, mine, steps=1, overwrite=True, **TINY)
+    with refused("out is empty"):
+        formers.train("decoder", text, "", steps=1, **TINY)
+    assert everything(mine) == before
+    (mine / "ckpt" / "mine.txt").unlink()
+    (mine / "ckpt").rmdir()
+    formers.train("decoder", text, mine, steps=1, **TINY)
+    assert (mine / "notes.txt").read_text() == "too"
+
+
+def test_a_file_of_ones_own_is_judged_whole(text, tmp_path):
+    formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
+    (tmp_path / "other.txt").write_bytes(b"abcdefghij" * 20)
+    assert evaluate_run(tmp_path / "run", str(tmp_path / "other.txt"))["bytes"] == 199
+    assert evaluate_run(tmp_path / "run", str(text))["bytes"] == evaluate_run(tmp_path / "run")["bytes"] == 199  # held out of 4000
+    (tmp_path / "labelled.tsv").write_text("".join(f"number {i}\t{'even' if i % 2 == 0 else 'odd'}\n" for i in range(200)))
+    (tmp_path / "test.tsv").write_text("odd\tnumber 7\neven\tnumber 8\n")
+    formers.train("encoder", tmp_path / "labelled.tsv", tmp_path / "judge", steps=1, **TINY)
+    assert evaluate_run(tmp_path / "judge", str(tmp_path / "test.tsv"))["targets"] == 2
+
+
+def test_a_masked_model_learns_to_classify(text, tmp_path):
+    formers.train("encoder", text, tmp_path / "read", steps=2, **TINY)
+    (tmp_path / "labelled.tsv").write_text("".join(f"number {i}\t{'even' if i % 2 == 0 else 'odd'}\n" for i in range(200)))
+    few = {"steps": 1, "learning_rate": 1e-9, "quiet": True, "track": "none", "batch": 8}
+    done = formers.train("encoder", tmp_path / "labelled.tsv", tmp_path / "judge", from_run=tmp_path / "read", **few)
+    read = formers.load(tmp_path / "read")
+    assert "accuracy" in done.results
+    assert torch.allclose(done.model.embedding.weight, read.embedding.weight, atol=1e-6)
+    assert formers.load(tmp_path / "judge").labels == ("even", "odd")
+    with refused("preset=base", "--from"):
+        formers.train("encoder", text, from_run=tmp_path / "read", preset="base", **few)
+
+
+def test_a_run_can_be_loaded_while_it_prunes(text, tmp_path, monkeypatch):
+    formers.train("decoder", text, tmp_path / "run", steps=3, save_every=1, **TINY)
+    from formers.model import save
+
+    real, gone = save.load_weights, []
+
+    def vanish(model, folder, **options):
+        if not gone:
+            gone.append(folder)
+            shutil.rmtree(folder)
+        real(model, folder, **options)
+
+    monkeypatch.setattr(save, "load_weights", vanish)
+    assert formers.load(tmp_path / "run").spec.dim == 32
+    assert gone
+
+
 def test_a_mistake_leaves_no_folder_behind(tmp_path):
     with refused("nowhere.txt"):
         formers.train("decoder", tmp_path / "nowhere.txt", tmp_path / "runs" / "one", steps=1, **TINY)
@@ -181,7 +264,8 @@ def test_changed_data_are_not_judged_as_if_they_were_the_same(text, tmp_path):
     text.write_bytes(text.read_bytes()[:-10] + b"0123456789")
     with refused("have changed", "--data"):
         evaluate_run(tmp_path / "run")
-    assert evaluate_run(tmp_path / "run", str(text))["bytes"] == 199
+    other = shutil.copy(text, tmp_path / "copy.txt")
+    assert evaluate_run(tmp_path / "run", str(other))["bytes"] == 3999
 
 
 def test_changed_data_are_not_resumed_on(text, tmp_path):
@@ -224,7 +308,8 @@ def test_fp16_scales_the_loss_and_an_overflow_is_no_bad_step(text):
     weight = loop.model.embedding.weight.detach().clone()
     handle = loop.model.embedding.weight.register_hook(lambda g: g * float("inf"))
     done, _ = loop.advance()
-    assert done.taken
+    assert not done.taken
+    assert not done.bad
     assert loop.bad == 0
     assert loop.scaler.get_scale() < before
     assert loop.model.embedding.weight.equal(weight), "a step that overflowed must not move the weights"

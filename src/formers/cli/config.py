@@ -25,6 +25,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         where = "" if mark is None else f" at line {mark.line + 1}"
         why = str(getattr(error, "problem", None) or "not YAML").replace("\n", " ")
         raise FormersError(f"{path} cannot be read{where} ({why}): write plain names and values, e.g. layers: 8.") from None
+    except RecursionError:
+        raise FormersError(f"{path} is nested too deeply: write plain names and values, e.g. layers: 8.") from None
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise FormersError(f"{path} holds no names and values: write lines such as layers: 8.")
     return content

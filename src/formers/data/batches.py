@@ -94,6 +94,8 @@ class Masked:
 
     def _hide(self, tokens: Tensor, random: torch.Generator) -> Batch:
         chosen = torch.rand(tokens.shape, generator=random) < self.share
+        if not bool(chosen.any()):  # of few tokens: there must be something to guess
+            chosen.view(-1)[torch.randint(chosen.numel(), (1,), generator=random)] = True
         fate = torch.rand(tokens.shape, generator=random)
         other = torch.randint(self.plain, tokens.shape, generator=random)
         shown = torch.where(chosen & (fate < 0.8), self.mask, torch.where(chosen & (fate >= 0.9), other, tokens))

@@ -31,29 +31,30 @@ def open_labelled(data: str | Path, reading: Reading = Reading(), labels: tuple[
         raise FormersError(
             f"{name} has no labels: give a .tsv file with text, tab, label a line, or a .jsonl file with the fields text and label."
         )
-    texts = list(_read(name, reading))
+    texts = list(_read(name, reading, labels))
     sums = [whole(name, one_file(name)).sum]
     if reading.valid is None:
         parts = _with_every_class(part_by_hash(texts, name, "labelled texts"), name)
         about = told(parts, name, "labelled texts")
     else:
-        parts = {"train": texts, "valid": list(_read(reading.valid, reading))}
+        parts = {"train": texts, "valid": list(_read(reading.valid, reading, labels or tuple({label for _, label in texts})))}
         sums.append(whole(reading.valid, one_file(reading.valid)).sum)
         about = f"{name}, {len(texts):,} labelled texts to learn from; held out: {reading.valid}, {len(parts['valid']):,}"
     classes = labels or tuple(sorted({label for _, label in parts["train"]}))
     if len(classes) < 2:
         raise FormersError(f"{name} has one label only, {classes[0]!r}: a classifier needs at least two.")
-    for part in parts.values():
-        strange = sorted({label for _, label in part} - set(classes))
+    for part, found in parts.items():
+        strange = sorted({label for _, label in found} - set(classes))
         if strange:
-            raise FormersError(f"{name} has the label {strange[0]!r}, which training does not know: it knows {', '.join(classes)}.")
+            where = reading.valid if part == "valid" and reading.valid is not None else name
+            raise FormersError(f"{where} has the label {strange[0]!r}, which training does not know: it knows {', '.join(classes)}.")
     facts = fingerprint(sums, "held out by hash" if reading.valid is None else "given")
     return Examples(Parts(parts, name), about, facts, resolved(name), labels=classes, invalid=reading.invalid)
 
 
-def _read(name: str, reading: Reading) -> Iterator[Two]:
-    """The texts of a file with their labels."""
-    for number, text, label in _records(name, reading) if is_records(name) else _table(name, reading.invalid):
+def _read(name: str, reading: Reading, known: tuple[str, ...] | None) -> Iterator[Two]:
+    """The texts of a file with their labels, some of which may be known."""
+    for number, text, label in _records(name, reading) if is_records(name) else _table(name, reading.invalid, known or ()):
         if not text.strip() or not label.strip():
             what = "text" if not text.strip() else "label"
             raise FormersError(f"{name}, line {number} has an empty {what}: fill it, or take the line out.")
@@ -65,8 +66,11 @@ def _records(name: str, reading: Reading) -> Iterator[tuple[int, str, str]]:
         yield number, text, label
 
 
-def _table(name: str, invalid: str) -> Iterator[tuple[int, str, str]]:
-    """The rows of a .tsv file; the header says which cells are meant, or of two columns the one with fewer values is the label."""
+def _table(name: str, invalid: str, known: tuple[str, ...]) -> Iterator[tuple[int, str, str]]:
+    """The rows of a .tsv file; the header says which cells are meant, or of two columns the label is the one with fewer values.
+
+    Where labels are known, it is the one that has more of these.
+    """
     rows = [(number, line.split("\t")) for number, line in lines(name, one_file(name), invalid)]
     header = [cell.strip().lower() for cell in rows[0][1]] if rows else []
     if {"text", "label"} <= set(header):
@@ -82,6 +86,8 @@ def _table(name: str, invalid: str) -> Iterator[tuple[int, str, str]]:
             )
     if width == 2 and not {"text", "label"} <= set(header):
         different = [len({cells[column] for _, cells in rows}) for column in (0, 1)]
+        if known:
+            different = [sum(cells[column].strip() not in known for _, cells in rows) for column in (0, 1)]
         columns = (1, 0) if different[0] < different[1] else (0, 1)
     for number, cells in rows:
         yield number, cells[columns[0]], cells[columns[1]]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from typing_extensions import Self
 
-from formers.core import Part
+from formers.core import FormersError, Part
+from formers.data.catalogue import NAMES
 from formers.data.files import resolved
 
 
@@ -24,4 +26,6 @@ class Reading(Part):
 
     def resolved(self) -> Self:
         """The same reading, which finds its files from any folder."""
+        if self.valid in NAMES and not Path(str(self.valid)).exists():
+            raise FormersError(f"valid={self.valid} is a named set, which has parts of its own: give a file, a folder or a glob.")
         return self if self.valid is None else self.replace(valid=resolved(self.valid))

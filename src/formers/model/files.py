@@ -96,18 +96,21 @@ def fault(folder: Path, only: Container[str] | None = None) -> str | None:
         whole = content == _manifest(listed)
     except FileNotFoundError:
         return f"it has no {MANIFEST}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         whole = False
     if not whole:
         return f"{MANIFEST} is damaged"
     for name in (name for name in listed if only is None or name in only):
         file = folder / name
-        if not file.is_file():
+        try:
+            if _size(file) != listed[name]["bytes"]:
+                return f"{name} has {_size(file):,} bytes of {listed[name]['bytes']:,}"
+            if digest(file) != listed[name]["sha256"]:
+                return f"{name} is not as it was written: its checksum differs"
+        except FileNotFoundError:
             return f"{name} is missing"
-        if _size(file) != listed[name]["bytes"]:
-            return f"{name} has {_size(file):,} bytes of {listed[name]['bytes']:,}"
-        if digest(file) != listed[name]["sha256"]:
-            return f"{name} is not as it was written: its checksum differs"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
     return None
 
 
@@ -124,6 +127,8 @@ def newest(run: Path, say: Callable[[str], None], only: Container[str] | None = 
         wrong = fault(folder, only)
         if wrong is None:
             return folder
+        if not folder.exists():  # a training has pruned it meanwhile, so there are newer ones
+            return newest(run, say, only)
         say(f"{folder} is skipped: {wrong}")
     if found:
         raise FormersError(f"{run} has no sound checkpoint ({found[0].name}: {wrong}): take the folder from a copy, or train again.")

@@ -57,10 +57,20 @@ def contents(model: Model) -> dict[str, bytes]:
 def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: Literal["last", "best"] = "last") -> Model:
     """The model saved in a folder, or the last or the best checkpoint of a run, in evaluation mode, with its tokenizer."""
     folder = find(Path(path), checkpoint)
+    try:
+        return _load(Path(path), folder, device)
+    except FormersError:
+        if folder == Path(path) or folder.exists():
+            raise
+        return load(path, device, checkpoint)  # a training has pruned it meanwhile
+
+
+def _load(path: Path, folder: Path, device: str | torch.device) -> Model:
+    """The model saved in a folder, which a path has led to."""
     config = read_config(folder)
     spec, tokenizer = Spec(**config["spec"]), load_tokenizer(config, folder)  # these name a wrong field
     check(spec)
-    if folder == Path(path) and (folder / MANIFEST).exists():  # a run's checkpoint has been looked at
+    if folder == path and (folder / MANIFEST).exists():  # a run's checkpoint has been looked at
         wrong = fault(folder, MODEL)
         if wrong is not None:
             raise FormersError(
@@ -85,8 +95,11 @@ def find(path: Path, checkpoint: str = "last") -> Path:
     return last if checkpoint == "last" else best(path, last, MODEL)
 
 
-def load_weights(model: Model, folder: Path, assign: bool = False) -> None:
-    """Reads the weights of a folder into a model of the same shapes; with assign they keep the type they were saved in."""
+def load_weights(model: Model, folder: Path, assign: bool = False, but: str | None = None) -> None:
+    """Reads the weights of a folder into a model of the same shapes; with assign they keep the type they were saved in.
+
+    but: what the names of weights begin with that stay as they are.
+    """
     try:
         weights = load_file(folder / WEIGHTS, device="cpu")
     except FileNotFoundError:
@@ -95,6 +108,9 @@ def load_weights(model: Model, folder: Path, assign: bool = False) -> None:
         ) from None
     except (SafetensorError, OSError) as error:
         raise FormersError(f"{folder / WEIGHTS} is damaged ({error}): take it from a copy, or train again.") from None
+    if but is not None:
+        kept = {name: value for name, value in model.state_dict().items() if name.startswith(but)}
+        weights = {**{name: value for name, value in weights.items() if not name.startswith(but)}, **kept}
     _check_weights(model, weights, folder)
     model.load_state_dict(weights, assign=assign)
 
@@ -105,7 +121,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = json.loads((folder / CONFIG).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise FormersError(f"{folder} is not a saved model: it has no {CONFIG}; give a folder that formers wrote.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         raise FormersError(f"{folder / CONFIG} is not JSON: take it from a copy, or train again.") from None
     if not isinstance(config, dict) or not isinstance(config.get("spec"), dict):
         raise FormersError(f"{folder / CONFIG} has no spec: it is not a formers model; give a folder that formers wrote.")

@@ -81,9 +81,9 @@ def save(run: Path, loop: Loop, metrics_bytes: int) -> Path:
             reached("pruned")
     except OSError as error:
         shutil.rmtree(beside, ignore_errors=True)
+        then = f"then go on from the one before it with `formers resume {run}`" if checkpoints(run) else "then train again"
         raise FormersError(
-            f"the checkpoint of step {loop.step} cannot be written to {folder.parent} ({error.strerror}): free the disk, "
-            f"then go on from the one before it with `formers resume {run}`."
+            f"the checkpoint of step {loop.step} cannot be written to {folder.parent} ({error.strerror}): free the disk, {then}."
         ) from None
     loop.world.wait()
     return folder
@@ -126,7 +126,7 @@ def put_aside(run: Path, step: int) -> None:
 
 def sweep(run: Path) -> None:
     """Removes what interrupted saves have left; only for the process that holds the run's lock."""
-    for left in [*run.glob(f"{BESIDE}*"), *(run / CHECKPOINTS).glob(f"{BESIDE}*")]:
+    for left in [*run.glob(f"{BESIDE}*-run.*"), *(run / CHECKPOINTS).glob(f"{BESIDE}*")]:
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
         else:

@@ -13,7 +13,7 @@ import json
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,22 @@ import torch
 
 from formers import __version__
 from formers.core import FormersError
-from formers.model.files import CHECKPOINTS, MANIFEST, to_json, write
+from formers.model.files import BESIDE, CHECKPOINTS, MANIFEST, to_json, write
 from formers.model.save import CONFIG, TOKENIZER, WEIGHTS
 from formers.training.log import METRICS, finite
 
 RUN, YAML, LOCK, BAD = "run.json", "run.yaml", "lock", "bad"
 FORMAT = "formers/run/1"
+OURS = (
+    RUN, YAML, METRICS, CHECKPOINTS, BAD, CONFIG, WEIGHTS, TOKENIZER, MANIFEST, "tensorboard", "wandb", "wandb-id", "mlflow-id",
+)  # fmt: skip
+"""What a run may write in its folder."""
+OLD, BEGUN = f"{BESIDE}old-run", f"{BESIDE}begun"
+"""Where the run that is replaced waits until the new one has begun, and the mark of one that has not yet."""
+FACTS = (
+    "member", "preset", "from", "data", "fingerprint", "reading", "sizes", "settings", "spec", "parameters", "device", "track", "command",
+)  # fmt: skip
+"""What a run must know of itself to go on."""
 
 
 @contextmanager
@@ -61,12 +71,53 @@ def holds_run(folder: Path) -> bool:
     return (folder / RUN).exists() or (folder / CONFIG).exists()
 
 
-def clear(folder: Path) -> None:
-    """Removes the run that a folder holds."""
-    for name in (RUN, YAML, METRICS, CONFIG, WEIGHTS, TOKENIZER, MANIFEST, "wandb-id", "mlflow-id"):
-        (folder / name).unlink(missing_ok=True)
-    for name in (CHECKPOINTS, BAD, "tensorboard", "wandb"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+@contextmanager
+def beginning(folder: Path, overwrite: bool) -> Iterator[None]:
+    """Within it a new run is begun in the folder; until it has, the one that the folder held can come back, and does after a failure."""
+    mark, old = folder / BEGUN, folder / OLD
+    if old.exists() and not (folder / RUN).exists():  # somebody was killed in here
+        _put_back(folder)
+    there = [name for name in OURS if (folder / name).exists()]
+    if holds_run(folder) and not overwrite:
+        raise FormersError(
+            f"{folder} holds a run already: go on with `formers resume {folder}`, give another --out, or --overwrite to replace it."
+        )
+    if there and not holds_run(folder) and not mark.exists():
+        raise FormersError(f"{folder} holds {there[0]}, which is no run's and would be replaced: give another --out.")
+    if mark.exists():
+        _remove(folder, OURS)  # of a run that never began
+    mark.touch()
+    old.mkdir(exist_ok=True)
+    for name in there:
+        if (folder / name).exists():
+            (folder / name).replace(old / name)
+    try:
+        yield
+    finally:
+        if not (folder / RUN).exists():
+            _put_back(folder)
+        mark.unlink(missing_ok=True)
+
+
+def begun(folder: Path) -> None:
+    """Lets go of the run that a new one has replaced."""
+    _remove(folder, (OLD, BEGUN))
+
+
+def _put_back(folder: Path) -> None:
+    _remove(folder, OURS)
+    for file in (folder / OLD).iterdir():
+        file.replace(folder / file.name)
+    _remove(folder, (OLD, BEGUN))
+
+
+def _remove(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def describe(folder: Path, facts: dict[str, Any]) -> None:
@@ -94,11 +145,14 @@ def read_facts(folder: Path) -> dict[str, Any]:
         facts = json.loads((folder / RUN).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise FormersError(f"{folder} is not a run: it has no {RUN}; give a folder that `formers train` wrote.") from None
-    except (OSError, ValueError) as error:
-        raise FormersError(f"{folder / RUN} cannot be read ({error}): take it from a copy, or train again.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FormersError(f"{folder / RUN} cannot be read ({str(error).splitlines()[0]}): take it from a copy, or train again.") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         found = facts.get("format") if isinstance(facts, dict) else None
         raise FormersError(f"{folder / RUN} is of format {found!r}, not {FORMAT!r}: use the formers that wrote it.")
+    for name in FACTS:
+        if name not in facts:
+            raise FormersError(f"{folder / RUN} does not say {name}: take it from a copy, or train again.")
     return facts
 
 

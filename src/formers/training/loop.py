@@ -43,6 +43,8 @@ class Step(NamedTuple):
     rate: float
     taken: bool
     """Whether the weights moved; not where loss or gradient is not finite."""
+    bad: bool
+    """Whether that is a fault, and not a scaled fp16 gradient that was merely too large."""
 
 
 class Piece(NamedTuple):
@@ -121,12 +123,13 @@ class Loop:
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip, foreach=True).item()
         value = self.world.total([torch.stack(losses).sum().item()])[0]
-        taken = math.isfinite(value) and (math.isfinite(norm) or self.scaler.is_enabled())
-        if taken:  # asked before the weights are ruined
+        taken = math.isfinite(value) and math.isfinite(norm)  # asked before the weights are ruined
+        scaling = math.isfinite(value) and self.scaler.is_enabled() and self.scaler.get_scale() > 1.0
+        if taken:
             self.scaler.step(self.optimizer)
         self.scaler.update()
         self.states = states if taken and self.task.batches.continues else []
-        return Step(value, norm, now, taken)
+        return Step(value, norm, now, taken, bad=not taken and not scaling)
 
     def advance(self) -> tuple[Step, list[Piece]]:
         """Takes the next step and counts it; what it came to, and the batch it was on."""
@@ -135,7 +138,7 @@ class Loop:
         done = self.learn(pieces)
         self.step += 1
         self.tokens += self.settings.batch * _width(pieces[0].batch)
-        self.bad = 0 if done.taken else self.bad + 1
+        self.bad = self.bad + 1 if done.bad else 0
         if math.isfinite(done.loss):
             self.smooth = done.loss if self.smooth is None else 0.95 * self.smooth + 0.05 * done.loss
         spent = time.perf_counter() - start

@@ -9,13 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 
 from formers.core import FormersError
 from formers.data import Reading
+from formers.data.files import parallel, resolved
 from formers.generation import generate
 from formers.generation.sample import tokenizer_of
 from formers.model import Seq2Seq, load
+from formers.model.files import write_through
 from formers.position import Learned
 from formers.training import checkpoint as checkpoints
 from formers.training.device import pick_device
@@ -70,6 +72,8 @@ def take_step(loop: Loop, log: Log, folder: Path | None = None) -> None:
     }
     if done.taken:
         log.record(often=True, **facts)
+    elif not done.bad:
+        log.record(**facts, skipped=True)
     else:
         where = _keep_batch(loop, done, pieces, folder)
         log.record(**facts, skipped=True, batch=where)
@@ -191,7 +195,7 @@ def _keep_batch(loop: Loop, done: Step, pieces: list[Piece], folder: Path | None
     tensors = {f"{i}.{name}": value.cpu().contiguous() for i, piece in enumerate(pieces) for name, value in piece.batch.items()}
     try:
         place.parent.mkdir(exist_ok=True)
-        save_file(tensors, place, metadata={"step": str(loop.step), "loss": str(done.loss), "norm": str(done.norm)})
+        write_through(place, to_bytes(tensors, metadata={"step": str(loop.step), "loss": str(done.loss), "norm": str(done.norm)}))
     except OSError as error:
         return f"none: {error.strerror}"
     return str(place.relative_to(folder))
@@ -218,8 +222,12 @@ def evaluate_run(
     model = load(folder, pick_device(device), checkpoint)
     reading = Reading()
     facts = read_facts(folder) if data is None or (folder / RUN).exists() else None
+    if facts is not None and data is not None and resolved(data) == facts["data"]:
+        data = None
     if facts is not None:
-        reading = Reading(**facts["reading"]) if data is None else Reading(**{**facts["reading"], "valid": None})
+        reading = Reading(**facts["reading"])
+    if data is not None:  # a file of one's own is judged whole; a folder or a named set has its parts
+        reading = reading.replace(valid=resolved(data) if all(Path(file).is_file() for file in parallel(data)) else None)
     spec = model.spec
     if context is not None:
         if spec.encoder is not None or not spec.head.streams:
@@ -229,5 +237,5 @@ def evaluate_run(
         spec = spec.replace(length=context)
     task = task_of(spec, tokenizer_of(model), data or (facts or {})["data"], reading, model.labels)
     if data is None and facts is not None and task.fingerprint != facts["fingerprint"]:
-        raise FormersError(f"the data of {folder} have changed since it was trained: restore them, or give --data {facts['data']}.")
+        raise FormersError(f"the data of {folder} have changed since it was trained: restore them, or give --data with a copy of them.")
     return judge(model, task.batches, task.tokenizer, size, part=part, stride=stride, first=limit, progress=progress)

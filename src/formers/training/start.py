@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,8 +12,10 @@ import torch
 
 from formers.core import FormersError, Part, nearest
 from formers.data import Reading
+from formers.data.labelled import is_labelled, open_labelled
 from formers.data.progress import silently
 from formers.family.members import member as find_member
+from formers.heads import Classify, MaskedLM
 from formers.model import Model, Spec, build
 from formers.model.files import newest
 from formers.model.save import find, load, load_tokenizer, load_weights, read_config
@@ -22,14 +24,16 @@ from formers.training.checkpoint import put_aside, restore, sweep
 from formers.training.config import Settings, settings
 from formers.training.device import pick_device
 from formers.training.distributed import World, join, leave, world
-from formers.training.folder import FORMAT, YAML, claimed, clear, command, describe, holds_run, read_facts, versions
-from formers.training.interrupts import Interrupts
+from formers.training.folder import FORMAT, YAML, beginning, begun, claimed, command, describe, holds_run, read_facts, versions
+from formers.training.interrupts import Interrupts, terminable
 from formers.training.log import Log
 from formers.training.loop import Loop
 from formers.training.run import finish, run, save
 from formers.training.task import Task, prepare, task_of
 
 T = TypeVar("T")
+LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
+"""What torch.distributed says when another process is no more."""
 
 
 class Trained(NamedTuple):
@@ -64,6 +68,8 @@ def train(
     Options are the member's sizes (layers=8), the settings of training (batch=32, learning_rate=3e-4) and of reading (tokens="bpe").
     A folder that holds a run is refused unless `overwrite` is True. A run that was stopped or killed goes on with `resume`.
     """
+    if out is not None and not str(out).strip():
+        raise FormersError("out is empty: give the folder to save the run in.")
     start, place = time.monotonic(), world()
     sizes, rest, read = _sorted(member, options)
     reading = Reading(**read).resolved()
@@ -72,21 +78,19 @@ def train(
         return resume(out, device=device, quiet=quiet)  # torchrun begins again with the command it was given
     if out is None and not place.alone:
         raise FormersError(f"{place.size} processes need a folder that all of them know: give --out.")
-    with _ready(place, device, chosen, out) as where:
+    with _ready(place, device, chosen, out) as where, ExitStack() as stack:
         folder = None if out is None else Path(out)
-        if folder is not None and holds_run(folder) and not overwrite:
-            raise FormersError(
-                f"{folder} holds a run already: go on with `formers resume {folder}`, give another --out, or --overwrite to replace it."
-            )
+        if folder is not None and place.first:
+            stack.enter_context(beginning(folder, overwrite))
         place.wait()
         if from_run is None:
             task = _in_turn(place, quiet, lambda: prepare(member, data, preset, sizes, reading))
         else:
-            task = _in_turn(place, quiet, lambda: _continued(member, Path(from_run), str(data), sizes, reading))
+            task = _in_turn(place, quiet, lambda: _continued(member, Path(from_run), str(data), preset, sizes, reading))
         torch.manual_seed(seed)
         loop = Loop(_model(task, where), task, chosen, place)
         if from_run is not None:
-            load_weights(loop.model, find(Path(from_run)))
+            load_weights(loop.model, find(Path(from_run)), but="head." if isinstance(task.spec.head, Classify) else None)
         facts = {
             "format": FORMAT, "member": member, "preset": preset, "data": task.source, "about": task.about, "fingerprint": task.fingerprint,
             "reading": dict(reading), "sizes": sizes, "settings": dict(chosen),
@@ -95,8 +99,6 @@ def train(
             "versions": versions(), "command": command(), "track": track, "finished": False,
             "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }  # fmt: skip
-        if folder is not None and place.first:
-            clear(folder)
         return _go(loop, folder, facts, quiet, None, start)
 
 
@@ -150,12 +152,13 @@ def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, kee
             save(folder, loop, log)  # so that there is something to go on from, and a full disk is known before the first step
             if first:
                 describe(folder, facts)
-        begun = round(time.monotonic() - start, 2)
-        with _room(chosen=loop.settings, length=loop.model.spec.length):
+                begun(folder)
+        waited = round(time.monotonic() - start, 2)
+        with _told(loop):
             run(loop, log, folder, interrupts)
             results = finish(loop, log, interrupts)
         if results:
-            results["start_seconds"] = begun
+            results["start_seconds"] = waited
         if folder is not None and first:
             describe(folder, {**facts, "finished": True, "steps": loop.step, "results": results})
     loop.world.wait()
@@ -169,7 +172,7 @@ def _ready(place: World, device: str, chosen: Settings, out: str | Path | None) 
     precision.prepare(chosen.precision, where)
     joined = join(place, where)
     try:
-        with claimed(Path(out)) if out is not None and place.first else nullcontext():
+        with terminable(), claimed(Path(out)) if out is not None and place.first else nullcontext():
             yield where
     finally:
         if joined:
@@ -177,17 +180,24 @@ def _ready(place: World, device: str, chosen: Settings, out: str | Path | None) 
 
 
 @contextmanager
-def _room(chosen: Settings, length: int) -> Iterator[None]:
-    """Says what helps where memory runs out within it."""
+def _told(loop: Loop) -> Iterator[None]:
+    """Says in a sentence what torch says in a page where memory runs out within it, a compiler is missing, or another process ends."""
+    chosen = loop.settings
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
-            raise
-        raise FormersError(
-            f"memory does not hold a step of batch={chosen.batch} at length={length}: use a smaller batch or length, "
-            f"or accumulate={2 * chosen.accumulate} for the same gradient in less memory."
-        ) from None
+        text = str(error)
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
+            raise FormersError(
+                f"memory does not hold a step of batch={chosen.batch} at length={loop.model.spec.length}: use a smaller batch or length, "
+                f"or accumulate={2 * chosen.accumulate} for the same gradient in less memory."
+            ) from None
+        if not loop.world.alone and any(words in text for words in LOST):
+            raise FormersError("another process of this run has ended: its own message says why; go on with `formers resume`.") from None
+        if chosen.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            why = text.splitlines()[0]
+            raise FormersError(f"the step cannot be compiled ({why}): leave --compile out, or install a C++ compiler.") from None
+        raise
 
 
 def _in_turn(place: World, quiet: bool, make: Callable[[], T]) -> T:
@@ -216,8 +226,10 @@ def _again(facts: dict[str, Any], found: Path) -> Task:
     return task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading(**facts["reading"]), config["labels"])
 
 
-def _continued(member: str, run: Path, data: str, sizes: dict[str, Any], reading: Reading) -> Task:
+def _continued(member: str, run: Path, data: str, preset: str | None, sizes: dict[str, Any], reading: Reading) -> Task:
     """The task of a run that begins with another's weights: its sizes and tokenizer, perhaps other dropout."""
+    if preset is not None:
+        raise FormersError(f"preset={preset} cannot be given with --from: the sizes are those of {run}; leave it out.")
     base = load(run)
     if base.spec.name != member:
         raise FormersError(f"{run} is a {base.spec.name}, not a {member}: use `formers train {base.spec.name} --from {run}`.")
@@ -228,7 +240,11 @@ def _continued(member: str, run: Path, data: str, sizes: dict[str, Any], reading
         raise FormersError(f"tokens={reading.tokens} cannot be set with --from: the tokenizer is that of {run}; leave it out.")
     if base.tokenizer is None:
         raise FormersError(f"{run} has no tokenizer, so nothing says how to read {data}: give a run that `formers train` wrote.")
-    return task_of(base.spec.replace(**sizes), base.tokenizer, data, reading, base.labels)
+    spec = base.spec.replace(**sizes)
+    if isinstance(spec.head, MaskedLM) and is_labelled(data):  # what was learnt by guessing words learns to classify
+        labels = open_labelled(data, reading).labels
+        spec = spec.replace(head=Classify(classes=len(labels or ())))
+    return task_of(spec, base.tokenizer, data, reading, base.labels)
 
 
 def _sorted(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
