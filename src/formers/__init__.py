@@ -8,9 +8,14 @@ out = model(tokens, targets)
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# OpenMP's threads spin for milliseconds while they wait, which costs most of the speed on a machine with anything else to do. It is
+# read when torch is loaded: whoever loads torch first sets it himself.
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 # Where each public name lives. They are imported when first used, so that the command line answers before torch is loaded.
 _HOMES = {

@@ -174,5 +174,10 @@ def test_a_run_keeps_the_choices_that_make_it_again(run, tmp_path):
     again = formers("train", "decoder", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "again"), "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout.splitlines()[-1])["loss"] == json.loads(done.stdout.splitlines()[-1])["loss"]
+    unnamed = formers("train", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "unnamed"), "--steps", "1", "--json")
+    assert unnamed.returncode == 0, unnamed.stderr
+    lost = formers("train", "decoder", "--from", str(out), "--steps", "1")
+    assert lost.returncode == 2
+    assert "give --data" in lost.stderr
     more = formers("train", "decoder", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "more"), "--steps", "4", "--json")
     assert json.loads(more.stdout.splitlines()[-1])["steps"] == 4

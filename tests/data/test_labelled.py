@@ -96,3 +96,13 @@ def test_data_without_labels_are_refused(tmp_path):
     for data in (tmp_path / "a.jsonl", "stdlib", tmp_path / "a.txt"):
         with refused("has no labels", ".tsv"):
             open_labelled(data)
+
+
+def test_the_header_of_a_well_known_set_is_no_class(tmp_path):
+    path = tmp_path / "sst.tsv"
+    path.write_text("sentence\tlabel\n" + "".join(f"text {i}\t{'pos' if i % 2 else 'neg'}\n" for i in range(200)))
+    data = open_labelled(path)
+    assert data.labels == ("neg", "pos")
+    assert "2 classes: neg, pos" in data.about
+    path.write_text("label\tsentence\n" + "".join(f"{'pos' if i % 2 else 'neg'}\ttext {i}\n" for i in range(200)))
+    assert open_labelled(path).labels == ("neg", "pos")

@@ -277,3 +277,11 @@ def test_holding_out_is_a_function_of_the_name():
     names = [f"folder/module{i}.py" for i in range(4000)]
     assert 0.035 < sum(map(held_out, names)) / len(names) < 0.065
     assert [i for i in range(100) if held_out(str(i))] == [28, 43, 77]  # pinned: another rule would change every split
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".bz2", ".xz"])
+def test_a_packed_file_is_not_taken_for_text(tmp_path, suffix):
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(b"not text at all " * 10)
+    with refused("packed", ".gz"):
+        read_text(path)

@@ -44,7 +44,7 @@ def training(data: Path, run: Path, steps: int = LONG) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_finishes_the_step_saves_and_ends(number: int, code: int, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = training(scenes.text(tmp_path), run)
@@ -57,6 +57,15 @@ def test_a_signal_finishes_the_step_saves_and_ends(number: int, code: int, tmp_p
     assert fault(last) is None
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert steps[-1] == json.loads((last / "training.json").read_text())["step"], "no step that was taken is lost"
+
+
+def test_a_reader_that_goes_away_does_not_end_a_training(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = training(scenes.text(tmp_path), run, steps=1500)
+    assert process.stderr is not None
+    process.stderr.close()
+    assert process.wait(timeout=90) == 0
+    assert json.loads((run / "run.json").read_text())["finished"]
 
 
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path, undisturbed: dict[str, Any]) -> None:

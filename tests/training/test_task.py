@@ -176,7 +176,8 @@ def test_other_data_with_a_strange_character_are_refused(text, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("the cat sat on the Mat " * 3)
     with refused("'M' (U+004D) at position 19"):
-        task_of(task.spec, task.tokenizer, other)
+        task_of(task.spec, task.tokenizer, other).batches.parts["valid"]
+        task_of(task.spec, task.tokenizer, other).batches.parts["train"]
 
 
 def test_a_text_shorter_than_a_segment_works_and_is_told(tmp_path, caplog):
@@ -184,7 +185,7 @@ def test_a_text_shorter_than_a_segment_works_and_is_told(tmp_path, caplog):
     path.write_bytes(b"abcdefgh")
     task = prepare("decoder", path, None, TINY)
     assert learns(task)
-    assert "6 tokens to learn from, fewer than length=16" in caplog.text
+    assert "6 bytes to learn from, fewer than length=16" in caplog.text
 
 
 def test_labelled_texts_that_are_cut_off_are_told(labelled, caplog):

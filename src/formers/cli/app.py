@@ -55,8 +55,6 @@ app.add_typer(bench.app, name="bench")
 
 def main() -> None:
     """Runs the command line; a user's mistake is one sentence on standard error and exit code 2."""
-    # OpenMP's threads spin for milliseconds while they wait, which costs most of the speed on a machine with anything else to do.
-    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):

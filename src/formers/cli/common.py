@@ -28,5 +28,7 @@ def report(results: Mapping[str, object], json: bool) -> None:
 
 def _word(name: str, value: object) -> str:
     if isinstance(value, float):
+        if abs(value) >= 1e9:
+            return f"{value:.3g}"
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{DIGITS.get(name, 4)}f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -28,7 +28,7 @@ OWN = ("config", "counts", "json", "overwrite", "prompt", "sample", "set")
 
 
 def train(
-    member: Annotated[str, typer.Argument(help="Which member; `formers members` lists them.")],
+    member: Annotated[str | None, typer.Argument(help="Which member; `formers members` lists them. A --config may name it.")] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -71,8 +71,12 @@ def train(
         "track": track,
     }  # fmt: skip
     written = {} if config is None else read_yaml(config)
-    if written.pop("member", member) != member:
-        raise FormersError(f"{config} is of another member than {member}: give the one it names.")
+    named = written.pop("member", None)
+    if member is None and named is None:
+        raise FormersError("no member is named: write `formers train MEMBER`; `formers members` lists them.")
+    if member is not None and named not in (None, member):
+        raise FormersError(f"{config} is of the member {named}, not {member}: leave one of them out.")
+    member = str(named if member is None else member)
     if "from" in written:
         written["from_run"] = written.pop("from")
     for name, value in written.items():
@@ -90,6 +94,8 @@ def train(
     if "out" not in chosen and os.environ.get("WORLD_SIZE", "1") == "1":  # several processes would each find another
         chosen["out"] = unused(Path("runs") / member)
     folder = chosen.pop("out", None)
+    if "from_run" in chosen and "data" not in chosen:
+        raise FormersError(f"--from {chosen['from_run']} gives weights, not data: give --data, too.")
     done = run(member, chosen.pop("data", "stdlib"), folder, overwrite=overwrite, **chosen)
     _end(Path(folder), done, counts, sample, prompt, json)
 

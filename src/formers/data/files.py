@@ -7,7 +7,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -18,6 +18,7 @@ from formers.data.catalogue import NAMES
 from formers.data.progress import Progress
 
 UTF8_MARK = b"\xef\xbb\xbf"
+PACKED = (".zip", ".bz2", ".xz", ".zst", ".7z", ".tar", ".tgz")
 T = TypeVar("T")
 
 
@@ -31,6 +32,26 @@ class Parts(dict[str, T]):
     def __missing__(self, part: str) -> T:
         others = [other for other in self if other != "train"] or list(self)
         raise FormersError(f"{self.name} has no {part} part: use --split {' or '.join(others)}.")
+
+
+class Lazy(Parts[T]):
+    """Parts that are made when they are first asked for, such as token streams: who judges one part need not tokenise the others."""
+
+    def __init__(self, makers: dict[str, Callable[[], T]], name: str) -> None:
+        super().__init__({}, name)
+        self.makers = makers
+
+    def __missing__(self, part: str) -> T:
+        if part not in self.makers:
+            return Parts(dict.fromkeys(self.makers), self.name)[part]  # type: ignore[return-value]  # which refuses
+        self[part] = self.makers[part]()
+        return self[part]
+
+    def __contains__(self, part: object) -> bool:
+        return part in self.makers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.makers)
 
 
 class Stretch(NamedTuple):
@@ -110,6 +131,8 @@ def one_file(data: str | Path) -> Path:
 
 def whole(name: str, path: Path) -> Stretch:
     """All of a file, unpacked if need be, without the mark that some programs put before UTF-8."""
+    if path.suffix.lower() in PACKED:
+        raise FormersError(f"{name} is packed: unpack it, or pack it as .gz, which is read as it is.")
     plain = unpacked(name, path) if path.name.endswith(".gz") else path
     with reading(name), plain.open("rb") as file:
         start = len(UTF8_MARK) if file.read(len(UTF8_MARK)) == UTF8_MARK else 0

@@ -13,6 +13,12 @@ from formers.data.reading import Reading
 from formers.data.records import first_record, is_records, lines, records
 from formers.data.text import fingerprint
 
+COLUMNS = {
+    **dict.fromkeys(("text", "sentence", "review", "content", "document"), "text"),
+    **dict.fromkeys(("label", "labels", "class", "category"), "label"),
+}
+"""What the cells of a header may be called."""
+
 
 def is_labelled(data: str | Path) -> bool:
     """Whether a file is one of labelled texts: a .tsv, or a .jsonl whose first record has a label."""
@@ -48,6 +54,7 @@ def open_labelled(data: str | Path, reading: Reading = Reading(), labels: tuple[
         if strange:
             where = reading.valid if part == "valid" and reading.valid is not None else name
             raise FormersError(f"{where} has the label {strange[0]!r}, which training does not know: it knows {', '.join(classes)}.")
+    about += f"; {len(classes)} classes: {', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''}"
     facts = fingerprint(sums, "held out by hash" if reading.valid is None else "given")
     return Examples(Parts(parts, name), about, facts, resolved(name), labels=classes, invalid=reading.invalid)
 
@@ -72,7 +79,7 @@ def _table(name: str, invalid: str, known: tuple[str, ...]) -> Iterator[tuple[in
     Where labels are known, it is the one that has more of these.
     """
     rows = [(number, line.split("\t")) for number, line in lines(name, one_file(name), invalid)]
-    header = [cell.strip().lower() for cell in rows[0][1]] if rows else []
+    header = [COLUMNS.get(cell.strip().lower(), cell) for cell in rows[0][1]] if rows else []
     if {"text", "label"} <= set(header):
         rows, columns = rows[1:], (header.index("text"), header.index("label"))
         width = len(header)

@@ -30,7 +30,7 @@ class Member(NamedTuple):
 MEMBERS: dict[str, Member] = {
     "transformer": Member(transformer.transformer, {"base": transformer.BASE}, transformer.TRAINING),
     "encoder": Member(transformer.encoder, {"base": transformer.BASE}),
-    "decoder": Member(transformer.decoder, {"base": transformer.BASE}),
+    "decoder": Member(transformer.decoder, {"base": transformer.BASE}, {"": {"learning_rate": 2e-3}}),
 }
 
 

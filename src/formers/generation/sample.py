@@ -98,6 +98,8 @@ class Chooser:
         if self.temperature == 0:
             return logits.argmax(dim=-1)
         p = self.probabilities(logits)
+        if not bool(p.isfinite().all()):
+            raise FormersError("the model's logits are not finite: its training has diverged; use an earlier checkpoint.")
         if self.random is None:
             return torch.multinomial(p, 1)[:, 0]
         return torch.multinomial(p.cpu(), 1, generator=self.random)[:, 0].to(logits.device)

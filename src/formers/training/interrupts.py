@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one lets the step finish and the run be saved, a second one ends the process at once.
+"""Ctrl-C, SIGTERM, a closed terminal: the first signal lets the step finish and the run be saved, a second one ends at once.
 
 The handler only notes the signal: whatever saves or prints inside a handler may meet itself half-way.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -66,7 +66,7 @@ class Interrupts:
         return self.signal is not None
 
     def leave(self) -> None:
-        """Ends the process as the signal asks for: as Ctrl-C does, or with exit code 143."""
+        """Ends the process as the signal asks for: as Ctrl-C does, or with exit code 128 + its number."""
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + (self.signal or signal.SIGTERM))

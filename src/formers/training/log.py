@@ -39,6 +39,14 @@ Tick = Callable[[int, "int | None"], None]
 """Takes how much is done, and of how much, where that is known."""
 
 
+class _Screen(Console):
+    """A console whose reader may go away: what is shown is not what a training is for."""
+
+    def on_broken_pipe(self) -> None:
+        """Says nothing more."""
+        self.quiet = True
+
+
 class Log:
     """Shows progress from 0 to 1 with the newest figures, and appends them to metrics.jsonl.
 
@@ -55,7 +63,7 @@ class Log:
         keep: int | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        self.console = console or Console(stderr=True, quiet=quiet)
+        self.console = console or _Screen(stderr=True, quiet=quiet)
         self.folder = folder
         self.file: int | None = None
         self.sinks: list[Sink] = []
@@ -108,7 +116,12 @@ class Log:
         if self.bar is not None and self.task is not None:
             if now - self.shown >= 0.5 / REFRESHES or progress >= 1.0:
                 self.shown = now
-                self.bar.update(self.task, completed=progress, figures=f"{_words(figures)}  left {self._left(now, progress)}")
+                self.bar.update(
+                    self.task,
+                    completed=progress,
+                    description=f"step {step:,}",
+                    figures=f"{_words(figures)}  left {self._left(now, progress)}",
+                )
         elif now - self.shown >= LINE_EVERY:
             self.shown = now
             self.say(f"step {step:,}  {progress:4.0%}  {_words(figures)}  left {self._left(now, progress)}")

@@ -33,6 +33,8 @@ SAVE_SECONDS = 300.0
 """How often a run is saved that was not told."""
 JUDGEMENTS = 10
 """How often a run is judged that was not told."""
+COUNTS = ("tokens_per_second", "seconds", "best_loss")
+"""Figures of a result that are no judgement."""
 EXACT_MATCHES = 500
 """How many held-out pairs the model writes out at the end."""
 
@@ -109,7 +111,8 @@ def finish(loop: Loop, log: Log, interrupts: Interrupts) -> dict[str, Any]:
         peak = peak_memory()
         if peak is not None:
             results["peak_memory_bytes"] = peak
-        log.record(step=loop.step, **results)
+        told: dict[str, Any] = {name: value for name, value in results.items() if name not in COUNTS and isinstance(value, float)}
+        log.record(step=loop.step, **{f"final_{name}": value for name, value in told.items()})
     return results
 
 
@@ -165,7 +168,7 @@ def _look(loop: Loop, log: Log) -> bool:
     log.record(step=loop.step, valid_loss=loss, **{f"valid_{name}": value for name, value in told.items()})
     also = "".join(f", {name.replace('_', ' ')} {value:,.4g}" for name, value in told.items())
     log.say(f"step {loop.step:,}: loss {loss:.4f}{also} on held-out data")
-    if loop.settings.sample_tokens and loop.world.first:
+    if loop.settings.sample_tokens and loop.world.first and math.isfinite(loss):
         _write_sample(loop, log)
     if not math.isfinite(loss) or (loop.best_loss is not None and loss >= loop.best_loss):
         return False
@@ -182,7 +185,11 @@ def _write_sample(loop: Loop, log: Log) -> None:
         prompt, wanted = (loop.task.tokenizer.decode(side) for side in loop.task.batches.parts["valid"][0])
     room = max(1, model.spec.length - 1) if model.spec.position.absolute else loop.settings.sample_tokens  # no window slides here
     count = min(loop.settings.sample_tokens, room)
-    text = generate(model, prompt, max_new_tokens=count, temperature=0.0 if prompt else 0.8, seed=loop.step)
+    try:
+        text = generate(model, prompt, max_new_tokens=count, temperature=0.0 if prompt else 0.8, seed=loop.step)
+    except FormersError as error:  # nothing that is only shown may end a training
+        log.say(f"  no sample: {error}")
+        return
     log.record(step=loop.step, prompt=prompt, sample=text)
     log.say(f"  {prompt} -> {text} (wanted: {wanted})" if prompt else "  | " + "\n  | ".join(text.strip("\n").split("\n")))
 
@@ -226,8 +233,11 @@ def evaluate_run(
         data = None
     if facts is not None:
         reading = Reading(**facts["reading"])
-    if data is not None:  # a file of one's own is judged whole; a folder or a named set has its parts
-        reading = reading.replace(valid=resolved(data) if all(Path(file).is_file() for file in parallel(data)) else None)
+    own = data is not None and all(Path(file).is_file() for file in parallel(data))
+    if own and part is not None:
+        raise FormersError(f"split={part} cannot be had of {data}: a file of your own is judged whole; leave it out.")
+    if data is not None:  # a folder or a named set has its parts
+        reading = reading.replace(valid=resolved(data) if own else None)
     spec = model.spec
     if context is not None:
         if spec.encoder is not None or not spec.head.streams:
@@ -238,4 +248,7 @@ def evaluate_run(
     task = task_of(spec, tokenizer_of(model), data or (facts or {})["data"], reading, model.labels)
     if data is None and facts is not None and task.fingerprint != facts["fingerprint"]:
         raise FormersError(f"the data of {folder} have changed since it was trained: restore them, or give --data with a copy of them.")
-    return judge(model, task.batches, task.tokenizer, size, part=part, stride=stride, first=limit, progress=progress)
+    results = judge(model, task.batches, task.tokenizer, size, part=part, stride=stride, first=limit, progress=progress)
+    if own:
+        results["protocol"] = str(results["protocol"]).replace(" of valid", f" of {data}")
+    return {**results, "data": task.source}

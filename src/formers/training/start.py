@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,7 +31,6 @@ from formers.training.loop import Loop
 from formers.training.run import finish, run, save
 from formers.training.task import Task, prepare, task_of
 
-T = TypeVar("T")
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
 """What torch.distributed says when another process is no more."""
 
@@ -174,6 +173,10 @@ def _ready(place: World, device: str, chosen: Settings, out: str | Path | None) 
     try:
         with terminable(), claimed(Path(out)) if out is not None and place.first else nullcontext():
             yield where
+    except RuntimeError as error:
+        if place.alone or not any(words in str(error) for words in LOST):
+            raise
+        raise FormersError("another process of this run has ended: its own message says why; go on with `formers resume`.") from None
     finally:
         if joined:
             leave()
@@ -181,7 +184,7 @@ def _ready(place: World, device: str, chosen: Settings, out: str | Path | None) 
 
 @contextmanager
 def _told(loop: Loop) -> Iterator[None]:
-    """Says in a sentence what torch says in a page where memory runs out within it, a compiler is missing, or another process ends."""
+    """Says in a sentence what torch says in a page where memory runs out within it, or a compiler is missing."""
     chosen = loop.settings
     try:
         yield
@@ -192,23 +195,23 @@ def _told(loop: Loop) -> Iterator[None]:
                 f"memory does not hold a step of batch={chosen.batch} at length={loop.model.spec.length}: use a smaller batch or length, "
                 f"or accumulate={2 * chosen.accumulate} for the same gradient in less memory."
             ) from None
-        if not loop.world.alone and any(words in text for words in LOST):
-            raise FormersError("another process of this run has ended: its own message says why; go on with `formers resume`.") from None
         if chosen.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             why = text.splitlines()[0]
             raise FormersError(f"the step cannot be compiled ({why}): leave --compile out, or install a C++ compiler.") from None
         raise
 
 
-def _in_turn(place: World, quiet: bool, make: Callable[[], T]) -> T:
-    """What `make` gives, made by the first process before the others: it fills the cache that they read."""
+def _in_turn(place: World, quiet: bool, make: Callable[[], Task]) -> Task:
+    """The task that `make` gives, read by the first process before the others: it fills the cache that they read."""
     if not place.first:
         place.wait()
     with silently() if quiet or not place.first else nullcontext():
-        made = make()
+        task = make()
+        for part in ("train", "valid"):
+            task.batches.parts[part]  # made now, and not within the first step
     if place.first:
         place.wait()
-    return made
+    return task
 
 
 def _model(task: Task, where: torch.device) -> Model:
@@ -232,7 +235,7 @@ def _continued(member: str, run: Path, data: str, preset: str | None, sizes: dic
         raise FormersError(f"preset={preset} cannot be given with --from: the sizes are those of {run}; leave it out.")
     base = load(run)
     if base.spec.name != member:
-        raise FormersError(f"{run} is a {base.spec.name}, not a {member}: use `formers train {base.spec.name} --from {run}`.")
+        raise FormersError(f"{run} is of the member {base.spec.name}, not {member}: use `formers train {base.spec.name} --from {run}`.")
     for name in sizes:
         if name not in ("dropout", "attention_dropout"):
             raise FormersError(f"{name}={sizes[name]!r} cannot be set with --from: the sizes are those of {run}; leave it out.")

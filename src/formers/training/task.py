@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from formers.data.batches import Batches, Language, LastWord, Masked
 from formers.data.catalogue import default_tokens
 from formers.data.collate import Labelled, Pairs
 from formers.data.examples import Examples
-from formers.data.files import Parts
+from formers.data.files import Lazy, Parts
 from formers.data.labelled import is_labelled, open_labelled
 from formers.data.lanes import Streams
 from formers.data.numbers import NumberPairs
@@ -117,7 +118,10 @@ def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples) -> Task:
     text = None
     batches: Batches
     if isinstance(data, TextData):
-        streams = Parts({part: token_stream(data, part, tokenizer) for part in data.parts}, data.parts.name)
+        streams = Lazy({part: partial(token_stream, data, part, tokenizer) for part in data.parts}, data.parts.name)
+        size = sum(stretch.size for stretch in data.parts["train"])
+        if size < spec.length:
+            log.warning("%s has %d bytes to learn from, fewer than length=%d: windows are that short", streams.name, size, spec.length)
         batches = _over_text(spec, tokenizer, streams)
         if isinstance(tokenizer, Bytes):
             text = Text(streams["train"], streams["valid"], data.about)
@@ -133,9 +137,6 @@ def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples) -> Task:
 
 def _over_text(spec: Spec, tokenizer: Tokenizer, streams: Parts[Any]) -> Batches:
     """Windows, masked windows, or lanes for a member with a memory."""
-    found = len(streams["train"])
-    if found < spec.length:
-        log.warning("%s has %d tokens to learn from, fewer than length=%d: windows are that short", streams.name, found, spec.length)
     if isinstance(spec.head, MaskedLM):
         return Masked(streams, spec.length, tokenizer)
     return (Language if isinstance(spec.memory, NoMemory) else Streams)(streams, spec.length, tokenizer)
