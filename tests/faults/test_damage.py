@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,15 @@ def noticed(run: Path, damaged: Path) -> bool:
     return found == checkpoints(run)[1] and len(told) == 1 and str(damaged) in told[0]
 
 
+@contextmanager
+def harmed(file: Path, content: bytes) -> Iterator[None]:
+    """Within it a file holds something else."""
+    whole = file.read_bytes()
+    file.write_bytes(content)
+    yield
+    file.write_bytes(whole)
+
+
 def test_a_cut_at_any_of_twenty_places_is_noticed(run: Path) -> None:
     places = random.Random(0)
     last = checkpoints(run)[0]
@@ -44,9 +55,9 @@ def test_a_cut_at_any_of_twenty_places_is_noticed(run: Path) -> None:
     for i in range(20):
         file = files[i % len(files)]
         whole = file.read_bytes()
-        file.write_bytes(whole[: places.randrange(len(whole))])
-        assert noticed(run, last), f"{file.name} was cut"
-        file.write_bytes(whole)
+        cut = places.randrange(len(whole))
+        with harmed(file, whole[:cut]):
+            assert noticed(run, last), f"{file.name} was cut at {cut}"
     assert newest(run, print) == last
 
 
@@ -56,13 +67,11 @@ def test_a_hundred_flipped_bits_are_noticed(run: Path) -> None:
     files = sorted(last.iterdir())
     for i in range(100):
         file = files[i % len(files)]
-        whole = bytearray(file.read_bytes())
-        place = places.randrange(8 * len(whole))
-        whole[place // 8] ^= 1 << place % 8
-        file.write_bytes(whole)
-        assert noticed(run, last), f"bit {place} of {file.name} was flipped"
-        whole[place // 8] ^= 1 << place % 8
-        file.write_bytes(whole)
+        flipped = bytearray(file.read_bytes())
+        place = places.randrange(8 * len(flipped))
+        flipped[place // 8] ^= 1 << place % 8
+        with harmed(file, flipped):
+            assert noticed(run, last), f"bit {place} of {file.name} was flipped"
     assert newest(run, print) == last
 
 

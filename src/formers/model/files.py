@@ -71,16 +71,12 @@ def _manifest(listed: Mapping[str, Any]) -> bytes:
 
 def digest(content: bytes | Path) -> str:
     """The SHA-256 of a content, or of a file's."""
-    if isinstance(content, Path):
-        with content.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest_pieces(file)
-    return hashlib.sha256(content).hexdigest()
-
-
-def _digest_pieces(file: Any) -> str:
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
     sha = hashlib.sha256()
-    while piece := file.read(1 << 20):
-        sha.update(piece)
+    with content.open("rb") as file:
+        while piece := file.read(1 << 20):
+            sha.update(piece)
     return sha.hexdigest()
 
 

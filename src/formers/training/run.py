@@ -227,17 +227,15 @@ def evaluate_run(
     """
     folder = Path(run)
     model = load(folder, pick_device(device), checkpoint)
-    reading = Reading()
-    facts = read_facts(folder) if data is None or (folder / RUN).exists() else None
-    if facts is not None and data is not None and resolved(data) == facts["data"]:
-        data = None
-    if facts is not None:
-        reading = Reading(**facts["reading"])
-    own = data is not None and all(Path(file).is_file() for file in parallel(data))
-    if own and part is not None:
-        raise FormersError(f"split={part} cannot be had of {data}: a file of your own is judged whole; leave it out.")
-    if data is not None:  # a folder or a named set has its parts
-        reading = reading.replace(valid=resolved(data) if own else None)
+    facts = read_facts(folder) if data is None or (folder / RUN).exists() else {}
+    reading = Reading(**facts.get("reading", {}))
+    source = facts["data"] if data is None else data
+    its_own = facts.get("data") in (source, resolved(source))
+    whole = not its_own and all(Path(file).is_file() for file in parallel(source))
+    if whole and part is not None:
+        raise FormersError(f"split={part} cannot be had of {source}: a file of your own is judged whole; leave it out.")
+    if not its_own:  # a folder or a named set has its parts
+        reading = reading.replace(valid=resolved(source) if whole else None)
     spec = model.spec
     if context is not None:
         if spec.encoder is not None or not spec.head.streams:
@@ -245,10 +243,10 @@ def evaluate_run(
         if isinstance(spec.position, Learned) and context > spec.length:
             raise FormersError(f"context={context} does not fit the learned positions, whose table has length={spec.length}: use less.")
         spec = spec.replace(length=context)
-    task = task_of(spec, tokenizer_of(model), data or (facts or {})["data"], reading, model.labels)
-    if data is None and facts is not None and task.fingerprint != facts["fingerprint"]:
+    task = task_of(spec, tokenizer_of(model), source, reading, model.labels)
+    if its_own and task.fingerprint != facts["fingerprint"]:
         raise FormersError(f"the data of {folder} have changed since it was trained: restore them, or give --data with a copy of them.")
     results = judge(model, task.batches, task.tokenizer, size, part=part, stride=stride, first=limit, progress=progress)
-    if own:
-        results["protocol"] = str(results["protocol"]).replace(" of valid", f" of {data}")
+    if whole:
+        results["protocol"] = str(results["protocol"]).replace(" of valid", f" of {source}")
     return {**results, "data": task.source}

@@ -130,11 +130,10 @@ def resume(
         if (steps is not None and loop.step > steps) or (minutes is not None and loop.seconds > 60 * minutes):
             done = f"step {loop.step:,}" if steps is not None else f"minute {loop.seconds / 60:.1f}"
             raise FormersError(f"{folder} is at {done} already: a budget counts from the beginning of the run; give more.")
+        facts = {**facts, "settings": dict(chosen), "finished": False, "versions": versions(), "processes": place.size}
         place.wait()
         if place.first:
             put_aside(folder, loop.step)
-        facts = {**facts, "settings": dict(chosen), "finished": False, "versions": versions(), "processes": place.size}
-        if place.first:
             describe(folder, facts)
         return _go(loop, folder, facts, quiet, keep, start)
 
