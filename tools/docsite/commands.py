@@ -57,7 +57,9 @@ def _usage(path: str, command: Any) -> str:
 
 def _options(command: Any) -> str:
     shown = [p for p in command.params if not getattr(p, "hidden", False)]
-    return table(("option", "what it is", "default"), [(_name(p), inline(str(p.help or "")), _default(p)) for p in shown]) if shown else ""
+    rows = [(_name(p), inline(str(p.help or "")), _default(p)) for p in shown]
+    width = 3 if any(default for _, _, default in rows) else 2
+    return table(("option", "what it is", "default")[:width], [row[:width] for row in rows]) if rows else ""
 
 
 def _name(parameter: Any) -> str:

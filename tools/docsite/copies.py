@@ -68,9 +68,12 @@ def listing(files: Iterable[str]) -> str:
     for file in files:
         folders.setdefault(folder_of(file), []).append(file)
     pieces = ["---\nsearch:\n  exclude: true\n---\n\n# Files\n\nThe library and its tests, as they were when this site was built.\n"]
-    for folder, inside in sorted(folders.items()):
+    beside = folders.pop(".", [])
+    for folder, inside in [*sorted(folders.items()), (".", beside)]:
         rows = [(f'<a href="{url_of(f, FILES)}">{escape(posixpath.basename(f))}</a>', inline(_about(f))) for f in inside]
-        pieces.append(f"## {plain(folder)} {{ #{folder} }}\n\n{table(('file', 'what it holds'), rows)}\n")
+        pieces.append(
+            f"## {plain(folder) if folder != '.' else 'Beside them'} {{ #{folder} }}\n\n{table(('file', 'what it holds'), rows)}\n"
+        )
     return "\n".join(pieces)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from html import escape
@@ -66,7 +67,7 @@ def signature(name: str, function: Any) -> str:
             parameters.append("*")
         keywords = keywords or parameter.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL)
         parameters.append(_parameter(parameter))
-    result = "" if found.return_annotation is inspect.Signature.empty else f" -> {_kind(found.return_annotation)}"
+    result = "" if found.return_annotation is inspect.Signature.empty else f" -> {_result(function)}"
     whole = f"{name}({', '.join(parameters)}){result}"
     return whole if len(whole) <= 90 else "\n".join([f"{name}(", *(f"    {p}," for p in parameters), f"){result}"])
 
@@ -76,6 +77,10 @@ def _parameter(parameter: inspect.Parameter) -> str:
     kind = "" if parameter.annotation is inspect.Parameter.empty else f": {_kind(parameter.annotation)}"
     default = "" if parameter.default is inspect.Parameter.empty else f"{' = ' if kind else '='}{parameter.default!r}"
     return f"{stars}{parameter.name}{kind}{default}"
+
+
+def _result(function: Any) -> str:
+    return _kind(inspect.signature(function).return_annotation)
 
 
 def _kind(annotation: Any) -> str:
@@ -137,19 +142,14 @@ def _fields_line(cls: type) -> str:
 
 
 def _class(name: str, cls: type) -> str:
-    """A class with its fields and its public methods."""
-    own = [value for key, value in vars(cls).items() if not key.startswith("_")]
-    methods: list[Any] = [value.fget if isinstance(value, property) else getattr(value, "__func__", value) for value in own]
-    methods = [value for value in methods if inspect.isfunction(value) and value.__doc__]
-    rows = [(_code(signature(value.__name__, value)), inline(first_sentence(value.__doc__))) for value in methods]
-    pieces = [
-        f"### {name} {{ #{name} }}\n",
-        prose(cls.__doc__),
-        _fields_table(cls),
-        table(("method", "what it does"), rows) if rows else "",
-        _where(cls),
-    ]
-    return "\n".join(pieces) + "\n"
+    """A class with its fields, its properties and its methods."""
+    own = {key: value for key, value in vars(cls).items() if not key.startswith("_")}
+    properties = {key: value.fget for key, value in own.items() if isinstance(value, property)}
+    methods = {key: inspect.unwrap(getattr(value, "__func__", value)) for key, value in own.items() if key not in properties}
+    pieces = [f"### {name} {{ #{name} }}\n", prose(cls.__doc__), _fields_table(cls)]
+    pieces += [python(f"{key}: {_result(f)}") + prose(f.__doc__) for key, f in properties.items() if f.__doc__]
+    pieces += [python(signature(key, f)) + prose(f.__doc__) for key, f in methods.items() if inspect.isfunction(f) and f.__doc__]
+    return "\n".join([*pieces, _where(cls)]) + "\n"
 
 
 def _fields_table(cls: type) -> str:
@@ -185,5 +185,5 @@ def _written(body: ast.stmt) -> Iterator[Field]:
             continue
         below = statements[at + 1] if at + 1 < len(statements) else None
         doc = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
-        default = ast.unparse(line.value) if line.value is not None else ""
+        default = re.sub(r"^field\(default_factory=(\w+)\)$", r"\1()", ast.unparse(line.value)) if line.value is not None else ""
         yield Field(line.target.id, ast.unparse(line.annotation), default, first_sentence(str(doc)))
