@@ -92,9 +92,9 @@ def test_a_reader_gives_the_logits_of_reading_everything_anew(specimen: Specimen
                 start, width = len(tokens[0]) - (limit // 2 + 1), limit // 2 + 1
             x = torch.tensor([row[start:] for row in tokens])
             close(now, (model(x) if sources is None else model(read.source, x)).logits[:, -1])
-            new = now.argmax(-1)
+            new = now.argmax(-1).tolist()
             reader.push(new)
-            tokens = [[*row, token] for row, token in zip(tokens, new.tolist(), strict=True)]
+            tokens = [[*row, token] for row, token in zip(tokens, new, strict=True)]
 
 
 @pytest.mark.parametrize("pattern", [p for p in patterns() if p.is_causal], ids=repr)

@@ -37,14 +37,14 @@ def test_what_is_left_of_the_distribution():
 def test_of_equal_tokens_exactly_as_many_are_left_as_were_asked_for():
     even = torch.zeros(2, 7)
     assert (probabilities(even, Options(top_k=3)) > 0).sum(-1).tolist() == [3, 3]
-    assert choose(even, Options(top_k=1, temperature=0.7), [uniforms(0), uniforms(1)]).tolist() == [0, 0]
+    assert choose(even, Options(top_k=1, temperature=0.7), [uniforms(0), uniforms(1)]) == [0, 0]
 
 
 def test_a_temperature_near_0_takes_the_likeliest():
     logits = torch.randn(5, 9)
     draws = [uniforms(i) for i in range(5)]
-    assert choose(logits, Options(temperature=1e-40), draws).equal(logits.argmax(-1))
-    assert choose(logits, Options(temperature=0.0), draws).equal(logits.argmax(-1))
+    assert choose(logits, Options(temperature=1e-40), draws) == logits.argmax(-1).tolist()
+    assert choose(logits, Options(temperature=0.0), draws) == logits.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("options", [Options(), Options(temperature=2.0, top_k=4), Options(top_p=0.9, min_p=0.05)])
@@ -52,7 +52,7 @@ def test_draws_follow_the_distribution(options):
     rows = 20_000
     numbers = uniforms(3)
     drawn = choose(LOGITS.expand(rows, 5), options, [iter([u]) for u in itertools.islice(numbers, rows)])
-    share = torch.bincount(drawn, minlength=5) / rows
+    share = torch.bincount(torch.tensor(drawn), minlength=5) / rows
     wanted = probabilities(LOGITS, options)[0]
     assert share.double().allclose(wanted, atol=0.015)
     assert share[wanted == 0].sum() == 0
@@ -68,7 +68,7 @@ def test_the_ends_of_the_interval_never_draw_what_is_left_out():
 def test_the_repetition_penalty_is_that_of_its_equation():
     seen = torch.tensor([[True, False, True, True, False]])
     close(penalised(LOGITS, seen, 2.0), torch.tensor([[1.0, 1.0, 0.0, -2.0, -2.0]], dtype=torch.float64))
-    assert choose(LOGITS, Options(temperature=0, repetition_penalty=3.0), [], seen).tolist() == [1]
+    assert choose(LOGITS, Options(temperature=0, repetition_penalty=3.0), [], seen) == [1]
 
 
 def test_rows_draw_from_numbers_of_their_own():

@@ -33,7 +33,7 @@ def weights(q: Tensor, k: Tensor, request: Request) -> Tensor:
     some = allowed.any(dim=-1, keepdim=True)
     # A row without keys is given scores of 0 before and weights of 0 after the softmax, so that its gradient is 0, too.
     scores = scores.masked_fill(~allowed, float("-inf")).masked_fill(~some, 0.0)
-    return torch.softmax(scores, dim=-1).masked_fill(~some, 0.0)
+    return torch.softmax(scores, dim=-1).masked_fill(~some, 0.0)  # E1
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:

@@ -1,10 +1,13 @@
-"""The plainest decoder one can write on nn.Linear, scaled_dot_product_attention and AdamW: the mark our own is measured against."""
+"""The plainest decoder one can write on nn.Linear and scaled_dot_product_attention: the mark our own is measured against."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+Cache = tuple[Tensor, Tensor]
+"""The keys and values (batch, heads, n, head_dim) of what one block has read."""
 
 
 class PlainBlock(nn.Module):
@@ -17,13 +20,15 @@ class PlainBlock(nn.Module):
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
         self.up, self.down = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x one block deeper."""
+    def forward(self, x: Tensor, past: Cache | None = None) -> tuple[Tensor, Cache]:
+        """x one block deeper, and the keys and values of all that was read."""
         batch, length, dim = x.shape
         q, k, v = (t.view(batch, length, self.heads, dim // self.heads).transpose(1, 2) for t in self.qkv(self.norm1(x)).split(dim, dim=-1))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if past is not None:
+            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=past is None)
         x = x + self.out(y.transpose(1, 2).reshape(batch, length, dim))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        return x + self.down(F.gelu(self.up(self.norm2(x)))), (k, v)
 
 
 class PlainDecoder(nn.Module):
@@ -36,10 +41,26 @@ class PlainDecoder(nn.Module):
         self.blocks = nn.ModuleList(PlainBlock(dim, heads, hidden) for _ in range(layers))
         self.norm = nn.LayerNorm(dim)
 
+    def read(self, tokens: Tensor, past: list[Cache] | None = None) -> tuple[Tensor, list[Cache]]:
+        """Logits (batch, length, vocab) of tokens behind what was read, and the caches behind them."""
+        start = 0 if past is None else past[0][0].shape[2]
+        x, caches = self.tokens(tokens) + self.positions[start : start + tokens.shape[1]], []
+        for i, block in enumerate(self.blocks):
+            x, cache = block(x, None if past is None else past[i])
+            caches.append(cache)
+        return F.linear(self.norm(x), self.tokens.weight), caches
+
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The mean cross-entropy of the targets."""
-        x = self.tokens(tokens) + self.positions[: tokens.shape[1]]
-        for block in self.blocks:
-            x = block(x)
-        logits = F.linear(self.norm(x), self.tokens.weight)
+        logits, _ = self.read(tokens)
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+
+    @torch.inference_mode()
+    def write(self, tokens: Tensor, new: int) -> Tensor:
+        """Tokens and `new` more behind them, each the likeliest."""
+        logits, past = self.read(tokens)
+        for _ in range(new):
+            last = logits[:, -1:].argmax(dim=-1)
+            tokens = torch.cat([tokens, last], dim=1)
+            logits, past = self.read(last, past)
+        return tokens

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from formers.core import FormersError
+from formers.generation.choose import refuse_diverged
 from formers.generation.compose import reader_of
 from formers.generation.line import Ends, Line
 from formers.generation.options import Options
@@ -78,8 +78,7 @@ def search(model: Model, lines: list[Line], options: Options, ends: Ends) -> Ite
     searches = [_Search(line, row, options) for row, line in enumerate(lines)]
     for _ in range(options.max_new_tokens):
         logits = reader.logits()
-        if not bool(logits.isfinite().all()):
-            raise FormersError("the model's logits are not finite: its training has diverged; use an earlier checkpoint.")
+        refuse_diverged(logits.amax(dim=-1))
         chances = logits.double().log_softmax(dim=-1)
         vocab = chances.shape[1]
         open_searches = []
@@ -99,7 +98,7 @@ def search(model: Model, lines: list[Line], options: Options, ends: Ends) -> Ite
             return
         going = [beam for one in searches for beam in one.going]
         reader.select([beam.row for beam in going])
-        reader.push(torch.tensor([beam.line.ids[-1] for beam in going], device=reader.device))
+        reader.push([beam.line.ids[-1] for beam in going])
         for row, beam in enumerate(going):
             beam.row = row
     for one in searches:

@@ -9,6 +9,7 @@ A row draws from numbers of its own, so that it is written the same whoever else
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -22,17 +23,23 @@ BLOCK = 64
 """How many random numbers are made at once."""
 
 
-def choose(logits: Tensor, options: Options, draws: Sequence[Iterator[float]], seen: Tensor | None = None) -> Tensor:
-    """Token ids (rows,) from logits (rows, vocab); `seen` (rows, vocab) marks the tokens that a repetition penalty counts."""
-    if not bool(logits.isfinite().all()):
-        raise FormersError("the model's logits are not finite: its training has diverged; use an earlier checkpoint.")
+def choose(logits: Tensor, options: Options, draws: Sequence[Iterator[float]], seen: Tensor | None = None) -> list[int]:
+    """A token id for each row of logits (rows, vocab); `seen` (rows, vocab) marks the tokens that a repetition penalty counts."""
     if seen is not None:
         logits = penalised(logits, seen, options.repetition_penalty)
+    best, likeliest = logits.max(dim=-1)
+    refuse_diverged(best)
     if options.temperature == 0:
-        return logits.argmax(dim=-1)
+        return likeliest.tolist()
     reached = probabilities(logits, options).cumsum(dim=-1)
     u = torch.tensor([[next(row)] for row in draws], dtype=reached.dtype, device=reached.device)
-    return torch.searchsorted(reached, u * reached[:, -1:], right=True)[:, 0]
+    return torch.searchsorted(reached, u * reached[:, -1:], right=True)[:, 0].tolist()
+
+
+def refuse_diverged(best: Tensor) -> None:
+    """Refuses logits of which the largest of a row, best (rows,), is no number: NaN counts as the largest of all."""
+    if not all(map(math.isfinite, best.tolist())):
+        raise FormersError("the model's logits are not finite: its training has diverged; use an earlier checkpoint.")
 
 
 def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

@@ -94,8 +94,10 @@ def write(model: Model, lines: list[Line], options: Options, ends: Ends) -> Iter
     for _ in range(options.max_new_tokens):
         tokens = choose(reader.logits(), options, [line.draws for line in going], seen)
         reader.push(tokens)
-        for line, token in zip(going, tokens.tolist(), strict=True):
+        for line, token in zip(going, tokens, strict=True):
             line.add(token, ends)
+        if seen is not None:
+            seen[range(len(tokens)), tokens] = True
         yield
         left = [i for i, line in enumerate(going) if line.why is None]
         if not left:
@@ -104,8 +106,6 @@ def write(model: Model, lines: list[Line], options: Options, ends: Ends) -> Iter
             going = [going[i] for i in left]
             reader.select(left)
             seen = None if seen is None else seen[left]
-        if seen is not None:
-            seen.scatter_(1, tokens[left if len(tokens) > len(going) else slice(None), None], True)
     for line in lines:
         line.why = line.why or "length"
 

@@ -43,11 +43,11 @@ class Reader:
             return self._begin()
         return self._run(self.unread, None, self.state)[:, -1]
 
-    def push(self, tokens: Tensor) -> None:
-        """Adds a token to every row (rows,)."""
-        for row, token in zip(self.rows, tokens.tolist(), strict=True):
+    def push(self, tokens: Sequence[int]) -> None:
+        """Adds a token to every row."""
+        for row, token in zip(self.rows, tokens, strict=True):
             row.append(token)
-        self.unread = tokens[:, None]
+        self.unread = torch.tensor(tokens, device=self.device)[:, None]
 
     def select(self, rows: list[int]) -> None:
         """Goes on with some of its rows, each as often as it is named."""

@@ -45,7 +45,7 @@ def sinusoid(positions: Tensor, dim: int) -> Tensor:
     """PE (..., dim) in float64 of integer positions (...)."""
     even = torch.arange(0, dim, 2, dtype=torch.float64, device=positions.device)
     angle = positions.double()[..., None] / 10000.0 ** (even / dim)  # E7
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :dim]
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :dim]  # E7
 
 
 @lru_cache(maxsize=16)
