@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, report
+from formers.cli.common import Json, Run, report
 
 
 def generate(
-    run: Annotated[Path, typer.Argument(help="A run, or any folder that save_pretrained wrote.")],
+    run: Run,
     prompt: Annotated[str, typer.Option(help="What the text begins with; an encoder-decoder's source.")] = "",
     max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 the model's own spread.")] = 1.0,
@@ -32,4 +31,4 @@ def generate(
     if json:
         report({"prompt": prompt, "text": text}, json=True)
     else:
-        typer.echo(text)
+        print(text)
