@@ -1,19 +1,28 @@
 """The `formers` command: its verbs, its errors and its exit codes.
 
-Nothing here imports torch: verbs load what they need when they run, so that --help and --version answer at once.
+Nothing here imports torch: verbs load what they need when they run, so that --help, --version and a TAB answer at once.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import traceback
 from typing import Annotated
 
 import typer
+import typer.main
 
 from formers import __version__
-from formers.cli import bench, evaluate, generate, members, show, train
+from formers.cli import bench, doctor, evaluate, generate, members, show, train
+from formers.cli.manners import Verbs
 
+NAME = "formers"
+COMPLETING = "_FORMERS_COMPLETE"
+"""The variable by which a shell asks for what a TAB may offer."""
+FAILED = 1
+"""Exit code of a check that failed, and of output that nobody reads."""
 USAGE = 2
 """Exit code of a mistake that the user can mend."""
 DIVERGED = 3
@@ -22,10 +31,10 @@ STOPPED = 130
 """Exit code after Ctrl-C."""
 
 app = typer.Typer(
-    name="formers",
+    name=NAME,
+    cls=Verbs,
     help="The Transformer family: train, run, see and time its members.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -33,7 +42,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"formers {__version__}")
+        print(f"formers {__version__}")
         raise typer.Exit
 
 
@@ -51,30 +60,55 @@ app.command("eval")(evaluate.evaluate)
 app.command("members")(members.members)
 app.add_typer(show.app, name="show")
 app.add_typer(bench.app, name="bench")
+app.command("doctor")(doctor.doctor)
 
 
 def main() -> None:
     """Runs the command line; a user's mistake is one sentence on standard error and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what an encoding cannot show is escaped there, as on standard error
+        sys.stdout.reconfigure(errors="backslashreplace")
+    code = _run()
     try:
-        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `formers members | head -1`; Python would try, and complain, once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = FAILED
+    sys.exit(code)
+
+
+def _run() -> int | None:
+    """The exit code of the command in sys.argv."""
+    verbs = typer.main.get_command(app)
+    assert isinstance(verbs, Verbs)
+    try:
+        code: int | None = verbs(prog_name=NAME, standalone_mode=False)
+        return code
     except (KeyboardInterrupt, typer.Abort):
         print("formers: stopped.", file=sys.stderr)
-        code = STOPPED
+        return STOPPED
     except Exception as error:
+        if os.environ.get(COMPLETING):  # a TAB that finds nothing says nothing
+            return FAILED
         sentence = _sentence(error)
         if sentence is None:
             raise
         # Empty where the parser has printed the help of a command given without arguments. Of several processes the first one speaks.
         if sentence and os.environ.get("RANK", "0") == "0":
+            if verbs.manners.verbose and not _of_parser(error):
+                traceback.print_exc()
             print(f"formers: {sentence}", file=sys.stderr)
-        code = DIVERGED if type(error).__name__ == "Diverged" else USAGE
-    sys.exit(code)
+        return DIVERGED if type(error).__name__ == "Diverged" else USAGE
+
+
+def _of_parser(error: Exception) -> bool:
+    """Whether an error is one of usage; its class has moved between typer's releases."""
+    return hasattr(error, "format_message")
 
 
 def _sentence(error: Exception) -> str | None:
     """What to tell the user, or None for an error that is ours."""
-    if hasattr(error, "format_message"):  # a usage error of the parser; its class has moved between typer's releases
-        words = str(error.format_message()).rstrip()
+    if _of_parser(error):
+        words = str(error.format_message()).rstrip()  # type: ignore[attr-defined]
         context = getattr(error, "ctx", None)
         return f"{words} Try '{context.command_path} --help'." if words and context is not None else words
     from formers.core.errors import FormersError

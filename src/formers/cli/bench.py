@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -42,5 +43,5 @@ def _end(results: dict[str, float], limits: dict[str, tuple[float, float]], chec
     report(results, json)
     if check and missed:
         for name in missed:
-            typer.echo(f"missed: {name} = {results[name]:.4g} is outside {limits[name][0]:g} ... {limits[name][1]:g}", err=True)
+            print(f"missed: {name} = {results[name]:.4g} is outside {limits[name][0]:g} ... {limits[name][1]:g}", file=sys.stderr)
         raise typer.Exit(1)

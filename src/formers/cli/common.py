@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 import json as text
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from formers.cli.complete import complete_run, complete_set
+
 Json = Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A size or setting, e.g. layers=8; may be repeated.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A size or setting, e.g. layers=8; may be repeated.", autocompletion=complete_set),
+]
+Run = Annotated[Path, typer.Argument(help="A run, or any folder that save_pretrained wrote.", autocompletion=complete_run)]
 Check = Annotated[bool, typer.Option("--check", help="Exit with code 1 where a stated figure is missed.")]
 
 DIGITS = {"seconds": 1, "start_seconds": 1}
 """Behind the point, where four are too many."""
 
 
+def print_json(facts: object) -> None:
+    """Prints one line of JSON."""
+    print(text.dumps(facts))
+
+
+def notice(line: str) -> None:
+    """Prints a line in passing: on standard error, and not with -q."""
+    from formers.data.progress import silent
+
+    if not silent():
+        print(line, file=sys.stderr)
+
+
 def report(results: Mapping[str, object], json: bool) -> None:
     """Prints results, one a line, or as the last line one JSON object."""
     if json:
-        typer.echo(text.dumps(results))
+        print_json(results)
         return
     width = max(len(name) for name in results)
     for name, value in results.items():
-        typer.echo(f"{name.replace('_', ' '):<{width}}  {_word(name, value)}")
+        print(f"{name.replace('_', ' '):<{width}}  {_word(name, value)}")
 
 
 def _word(name: str, value: object) -> str:

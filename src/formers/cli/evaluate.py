@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, report
+from formers.cli.common import Json, Run, report
+from formers.cli.complete import complete_data
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run, or any folder that save_pretrained wrote.")],
-    data: Annotated[str | None, typer.Option(help="The data to judge by; the run's own unless given.")] = None,
+    run: Run,
+    data: Annotated[
+        str | None, typer.Option(help="The data to judge by; the run's own unless given.", autocompletion=complete_data)
+    ] = None,
     split: Annotated[str | None, typer.Option(help="Which part of the data: valid, test or train; the held-out one unless given.")] = None,
     context: Annotated[int | None, typer.Option(help="Tokens of a window; the model's length unless given.", min=1)] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens from one window to the next; less than the context overlaps.", min=1)] = None,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from formers.cli.common import Json
+from formers.cli.common import Json, Run, print_json
 from formers.cli.prompts import Prompt
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def generate(
-    run: Annotated[Path, typer.Argument(help="A run, or any folder that save_pretrained wrote.")],
+    run: Run,
     prompt: Annotated[str | None, typer.Option(help="What the text begins with; an encoder-decoder's source.")] = None,
     prompts: Annotated[
         str | None, typer.Option(metavar="FILE", help="Many prompts: a text file of lines, a .jsonl of records, or - for standard input.")
@@ -71,8 +70,6 @@ def generate(
 
 def _write_all(model: Model, prompts: list[Prompt], options: Options, batch: int, json: bool) -> None:
     """Writes for every prompt, with a bar on standard error, and prints each text as soon as those before it are done."""
-    from json import dumps
-
     from formers.cli.interactive import shown
     from formers.generation import texts, tokenizer_of
     from formers.training.log import progress_bar
@@ -85,19 +82,15 @@ def _write_all(model: Model, prompts: list[Prompt], options: Options, batch: int
             before = tokenizer.decode(asked.ids) if asked.text is None and asked.ids is not None else asked.text or ""
             for line in lines:
                 whole = shown(model, before) + line.text
-                typer.echo(dumps(_facts(asked, before, whole, line, options)) if json else whole)
+                if json:
+                    print_json(_facts(asked, before, whole, line, options))
+                else:
+                    print(whole)
             tick(number + 1, len(prompts))
 
 
 def _facts(asked: Prompt, prompt: str, text: str, line: Line, options: Options) -> dict[str, Any]:
     """What is said of a text: the record it was asked with, the text whole and without its prompt, its ids, and why it ended."""
-    facts = {
-        **asked.record,
-        "prompt": prompt,
-        "text": text,
-        "completion": line.text,
-        "completion_ids": line.ids,
-        "sample": line.sample,
-        "why": line.why,
-    }
-    return {**facts, "score": line.score} if options.beams is not None else facts
+    found = {"completion": line.text, "completion_ids": line.ids, "sample": line.sample, "why": line.why}
+    score = {} if options.beams is None else {"score": line.score}
+    return {**asked.record, "prompt": prompt, "text": text, **found, **score}

@@ -6,8 +6,6 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import typer
-
 from formers.cli.options import parse_set
 
 if TYPE_CHECKING:
@@ -25,26 +23,26 @@ def converse(model: Model, options: Options) -> None:
         import readline  # noqa: F401
     asking = sys.stdin.isatty()
     if asking:
-        typer.echo(HELP, err=True)
+        print(HELP, file=sys.stderr)
     prompt, answered = "", 0
     while True:
         try:
             line = input("> " if asking else "")
         except EOFError:
             if asking:
-                typer.echo("", err=True)
+                print(file=sys.stderr)
             return
         word, _, rest = line.partition(" ")
         if word == "/quit":
             return
         if word == "/help":
-            typer.echo(HELP, err=True)
+            print(HELP, file=sys.stderr)
             continue
         if word == "/set":
             options = _changed(options, rest)
             continue
         if word.startswith("/") and word != "/again":
-            typer.echo(f"formers: {word} is no command: /set, /again, /help and /quit are.", err=True)
+            print(f"formers: {word} is no command: /set, /again, /help and /quit are.", file=sys.stderr)
             continue
         prompt, answered = (prompt, answered + 1) if word == "/again" else (line, 0)
         _answer(model, prompt, options, answered)
@@ -57,7 +55,7 @@ def _changed(options: Options, pair: str) -> Options:
     try:
         return options.replace(**parse_set([pair]))
     except FormersError as error:
-        typer.echo(f"formers: {error}", err=True)
+        print(f"formers: {error}", file=sys.stderr)
         return options
 
 
@@ -70,9 +68,9 @@ def _answer(model: Model, prompt: str, options: Options, again: int) -> None:
     try:
         say(model, prompt, options)
     except FormersError as error:
-        typer.echo(f"formers: {error}", err=True)
+        print(f"formers: {error}", file=sys.stderr)
     except KeyboardInterrupt:
-        typer.echo("")
+        print()
 
 
 def say(model: Model, prompt: str, options: Options) -> None:
@@ -85,15 +83,14 @@ def say(model: Model, prompt: str, options: Options) -> None:
         (lines,) = texts(model, [tokenizer_of(model).encode(prompt)], options)
         for line in lines:
             if len(lines) > 1:
-                typer.echo(f"--- {line.sample + 1} of {len(lines)} ---")
-            typer.echo(shown(model, prompt) + line.text)
+                print(f"--- {line.sample + 1} of {len(lines)} ---")
+            print(shown(model, prompt) + line.text)
         return
     pieces = stream_with(model, prompt, options)
-    typer.echo(shown(model, prompt), nl=False)
+    print(shown(model, prompt), end="", flush=True)
     for piece in pieces:
-        typer.echo(piece, nl=False)
-        sys.stdout.flush()
-    typer.echo("")
+        print(piece, end="", flush=True)
+    print()
 
 
 def shown(model: Model, prompt: str) -> str:

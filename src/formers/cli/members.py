@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from formers.cli.common import Json, print_json
 
 
-def members(json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")] = False) -> None:
+def members(json: Json = False) -> None:
     """List the members with their presets."""
-    from json import dumps
-
     from rich.console import Console
 
     from formers.inspect import list_members, members_facts
 
     if json:
-        typer.echo(dumps(members_facts()))
+        print_json(members_facts())
         return
     console = Console()
     console.print(list_members(console.encoding))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
+ELSEWHERE = ("data", "out", "member", "from", "from_run", "quiet", "device", "preset", "track", "steps", "minutes", "seed")
+"""What has an option of its own, and is not taken by --set."""
+
 
 def parse_set(pairs: list[str]) -> dict[str, Any]:
     """The options of `name=value` pairs: a value that is JSON is read as JSON, any other is a string; the last of a name counts."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from formers.cli.common import Json, notice, print_json
+from formers.cli.complete import complete_member, complete_member_set, complete_pattern, complete_pattern_set, complete_preset
 from formers.cli.options import parse_set
 
 if TYPE_CHECKING:
@@ -14,17 +16,19 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Draw a pattern, the positions or a member.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a drawing.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write a picture, .png or .svg, instead of drawing in the terminal.")]
 
 
 @app.command()
 def pattern(
-    name: Annotated[str, typer.Argument(help="The pattern's name, e.g. causal.")],
+    name: Annotated[str, typer.Argument(help="The pattern's name, e.g. causal.", autocompletion=complete_pattern)],
     length: Annotated[int, typer.Option(help="How many positions to draw.")] = 32,
     heads: Annotated[int, typer.Option(help="How many heads; those that differ are drawn one by one.")] = 1,
     layer: Annotated[int, typer.Option(help="Which layer, counted from 0.")] = 0,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option of the pattern, e.g. window=8.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="An option of the pattern, e.g. window=8.", autocompletion=complete_pattern_set),
+    ] = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -33,9 +37,9 @@ def pattern(
 
     chosen = pattern_named(name, parse_set(set_ or []))
     if out is not None:
-        typer.echo(f"wrote {save_pattern(chosen, out, length, heads, layer)}", err=json)
+        _wrote(save_pattern(chosen, out, length, heads, layer), json)
     if json:
-        _print_json(pattern_facts(chosen, length, heads, layer))
+        print_json(pattern_facts(chosen, length, heads, layer))
     elif out is None:
         from rich.text import Text
 
@@ -50,23 +54,33 @@ def positions(
     length: Annotated[int, typer.Option(help="How many positions to draw.")] = 64,
     dim: Annotated[int, typer.Option(help="How many dimensions they have.")] = 64,
     out: Out = None,
+    json: Json = False,
 ) -> None:
     """Draw the sinusoidal positions: a row for each position, a column for each dimension."""
-    from formers.inspect import draw_sinusoid, save_sinusoid
+    from formers.inspect import draw_sinusoid, save_sinusoid, sinusoid_facts
 
     if out is not None:
-        typer.echo(f"wrote {save_sinusoid(out, length, dim)}")
-        return
-    console = _console()
-    colour = console.color_system is not None and not console.no_color
-    console.print(draw_sinusoid(length, dim, console.width, console.encoding, colour), soft_wrap=True)
+        _wrote(save_sinusoid(out, length, dim), json)
+    if json:
+        print_json(sinusoid_facts(length, dim))
+    elif out is None:
+        console = _console()
+        colour = console.color_system is not None and not console.no_color
+        console.print(draw_sinusoid(length, dim, console.width, console.encoding, colour), soft_wrap=True)
 
 
 @app.command()
 def member(
-    name: Annotated[str, typer.Argument(help="The member's name, e.g. decoder; `formers members` lists them.")],
-    preset: Annotated[str | None, typer.Option(help="A configuration of the member; base is the paper's.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option of the member, e.g. layers=8.")] = None,
+    name: Annotated[
+        str, typer.Argument(help="The member's name, e.g. decoder; `formers members` lists them.", autocompletion=complete_member)
+    ],
+    preset: Annotated[
+        str | None, typer.Option(help="A configuration of the member; base is the paper's.", autocompletion=complete_preset)
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="An option of the member, e.g. layers=8.", autocompletion=complete_member_set),
+    ] = None,
     vocab: Annotated[int | None, typer.Option(help="Size of the vocabulary; 256 (bytes) unless the preset has another.")] = None,
     json: Json = False,
 ) -> None:
@@ -75,7 +89,7 @@ def member(
 
     options = parse_set(set_ or [])
     if json:
-        _print_json(member_facts(name, vocab, preset, options))
+        print_json(member_facts(name, vocab, preset, options))
         return
     console = _console()
     console.print(describe_member(name, vocab, preset, options, console.encoding))
@@ -87,7 +101,6 @@ def _console() -> Console:
     return Console(highlight=False)
 
 
-def _print_json(facts: object) -> None:
-    from json import dumps
-
-    typer.echo(dumps(facts))
+def _wrote(path: Path, json: bool) -> None:
+    """Says which picture was written; in passing where standard output is for JSON."""
+    (notice if json else print)(f"wrote {path}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from formers.cli.common import Json, Set, report
+from formers.cli.complete import complete_data, complete_member, complete_preset, complete_run
 from formers.cli.config import read_yaml
-from formers.cli.options import parse_set
+from formers.cli.options import ELSEWHERE, parse_set
 
 if TYPE_CHECKING:
     from formers.training import Trained
+
+log = logging.getLogger(__name__)
 
 Steps = Annotated[int | None, typer.Option(help="Stop after so many steps, counted from the beginning of the run; 1000 unless given.")]
 Minutes = Annotated[float | None, typer.Option(help="Stop after so many minutes, counted from the beginning of the run.")]
@@ -28,11 +32,15 @@ OWN = ("config", "counts", "json", "overwrite", "prompt", "sample", "set")
 
 
 def train(
-    member: Annotated[str | None, typer.Argument(help="Which member; `formers members` lists them. A --config may name it.")] = None,
+    member: Annotated[
+        str | None,
+        typer.Argument(help="Which member; `formers members` lists them. A --config may name it.", autocompletion=complete_member),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            help="A file, a folder, a glob, two parallel files (a.en,a.fr), or a name: stdlib (unless given), numbers, enwik8, ..."
+            help="A file, a folder, a glob, two parallel files (a.en,a.fr), or a name: stdlib (unless given), numbers, enwik8, ...",
+            autocompletion=complete_data,
         ),
     ] = None,
     out: Annotated[
@@ -40,10 +48,13 @@ def train(
     ] = None,
     steps: Steps = None,
     minutes: Minutes = None,
-    preset: Annotated[str | None, typer.Option(help="A named configuration: base is the paper's.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A named configuration: base is the paper's.", autocompletion=complete_preset)] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of options; what the command line says counts more.")] = None,
     set_: Set = None,
-    from_: Annotated[str | None, typer.Option("--from", metavar="RUN", help="Begin with the weights and sizes of another run.")] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="RUN", help="Begin with the weights and sizes of another run.", autocompletion=complete_run),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the dropout; 0 unless given.")] = None,
     device: Device = None,
     tokens: Annotated[str | None, typer.Option(help="What text is cut into: bytes, characters or bpe.")] = None,
@@ -86,7 +97,7 @@ def train(
             raise FormersError(f"{config} has {name}: {value!r}, which is no text: write it in quotes.")
     options = parse_set(set_ or [])
     for name in options:
-        if name in (*OWN, "data", "out", "member", "from", "from_run", "quiet", "device", "preset", "track", "steps", "minutes", "seed"):
+        if name in (*OWN, *ELSEWHERE):
             raise FormersError(f"{name} is not a size or setting of --set: give it as --{name.replace('_', '-')}, or leave it out.")
     if steps is not None or minutes is not None:  # one budget replaces the other
         written = {name: value for name, value in written.items() if name not in ("steps", "minutes")}
@@ -101,7 +112,7 @@ def train(
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="The folder of a run that was stopped, killed, or is to go on.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run that was stopped, killed, or is to go on.", autocompletion=complete_run)],
     steps: Steps = None,
     minutes: Minutes = None,
     device: Device = None,
@@ -126,12 +137,12 @@ def _end(folder: Path, done: Trained, counts: bool, sample: int, prompt: str, js
         from formers.generation import generate
 
         text = generate(done.model, prompt, max_new_tokens=sample, temperature=0.8, seed=0)
-        typer.echo(f"\n--- a sample ---\n{text}\n----------------\n")
+        print(f"\n--- a sample ---\n{text}\n----------------\n")
     elif sample:
         why = "give --prompt, the source to read" if spec.encoder is not None else f"{spec.name} does not write text"
-        typer.echo(f"no sample: {why}", err=True)
+        log.warning("no sample: %s", why)
     if counts and done.task.text is None:
-        typer.echo(f"{spec.name} was not trained on the bytes of a text: no count model", err=True)
+        log.warning("%s was not trained on the bytes of a text: no count model", spec.name)
     elif counts and done.task.text is not None:
         from formers.baselines import CountModel
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import os
 import secrets
 import time
@@ -18,6 +19,8 @@ from typing import Any, BinaryIO, Protocol
 
 from formers.core import FormersError
 from formers.data.progress import Progress
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 """Goes up when the same key would have to give another file."""
@@ -53,7 +56,9 @@ def key_of(*facts: Any) -> str:
 def made(folder: str, key: str, make: Callable[[Sink], object]) -> Path:
     """The cache's file of a key: the one that lies there if it is whole, else what `make` writes."""
     path = cache_folder() / folder / key
-    if not _whole(path):
+    whole = _whole(path)
+    log.debug("%s %s", "using" if whole else "making", path)
+    if not whole:
         with written(path) as file:
             summing = Summing(file)
             make(summing)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import logging
 import os
 import secrets
 import urllib.error
@@ -17,12 +18,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, Literal
 
 from formers.core import FormersError
 from formers.data.cache import CHUNK, Summing, cache_folder, digest, remember, written
 from formers.data.catalogue import Package
 from formers.data.progress import Progress
+
+log = logging.getLogger(__name__)
 
 TIMEOUT = 30.0
 """Seconds without a byte after which a download is given up."""
@@ -39,12 +42,25 @@ def fetch(name: str, package: Package) -> dict[str, Path]:
         elif _fits(kept := cache_folder() / "sets" / name / file, pin):
             found[file] = kept
     if found.keys() == pins.keys():
+        log.info("%s: %s", name, ", ".join(str(path) for path in found.values()))
         return found
     places = [folder / name / packed for packed in package.packed] if folder is not None else []
     for place in places:
         if place.is_file():
+            log.info("%s: unpacking %s", name, place)
             return _unpack(name, package, place, str(place))
     return _download(name, package)
+
+
+def whereabouts(name: str, package: Package) -> Literal["given", "cached", "download"]:
+    """Where `fetch` would take a package from: FORMERS_DATA, the cache or the network. It looks for names, and checks no sums."""
+    folder = _given_folder()
+    files = [PurePosixPath(member).name for member in package.files]
+    given = [folder is not None and (folder / name / file).is_file() for file in files]
+    if all(there or (cache_folder() / "sets" / name / file).is_file() for there, file in zip(given, files, strict=True)):
+        return "given" if all(given) else "cached"
+    packed = folder is not None and any((folder / name / archive).is_file() for archive in package.packed)
+    return "given" if packed else "download"
 
 
 def _given_folder() -> Path | None:
@@ -115,6 +131,7 @@ def _download(name: str, package: Package) -> dict[str, Path]:
     """The files of a package from the first of its addresses that answers."""
     reason = "no address"
     for url in package.urls:
+        log.info("%s: downloading %s", name, url)
         place = cache_folder() / "downloads" / f"{secrets.token_hex(4)}-{PurePosixPath(url).name}"
         try:
             with written(place) as file:

@@ -18,12 +18,17 @@ _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextmanager
 def silently() -> Iterator[None]:
-    """Inside, no job shows how far it is."""
+    """Inside, no job shows how far it is: no bar, no line, no notice, here and in training."""
     before = _silent.set(True)
     try:
         yield
     finally:
         _silent.reset(before)
+
+
+def silent() -> bool:
+    """Whether nothing is to be shown but results and errors: inside `silently`, and with -q on the command line."""
+    return _silent.get()
 
 
 class Progress:
@@ -59,7 +64,7 @@ class _Bar:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=Console(stderr=True, quiet=_silent.get()), transient=True)
+        self.bar = Progress(*columns, console=Console(stderr=True, quiet=silent()), transient=True)
         self.task = self.bar.add_task(what, total=total or None)
         self.bar.start()
 
@@ -85,6 +90,6 @@ class _Lines:
             self._say(f"{self.what}: done in {seconds:,.0f} s")
 
     def _say(self, line: str) -> None:
-        if not _silent.get():
+        if not silent():
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()

@@ -4,7 +4,7 @@ from formers.inspect.blocks import draw_block
 from formers.inspect.members import describe_member, list_members, member_facts, members_facts
 from formers.inspect.parameters import parameter_parts
 from formers.inspect.patterns import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
-from formers.inspect.positions import draw_sinusoid, save_sinusoid
+from formers.inspect.positions import draw_sinusoid, save_sinusoid, sinusoid_facts
 
 __all__ = [
     "describe_member",
@@ -20,4 +20,5 @@ __all__ = [
     "pattern_names",
     "save_pattern",
     "save_sinusoid",
+    "sinusoid_facts",
 ]

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from formers.family import spec as spec_of
 from formers.family.members import Member, member
 from formers.inspect.blocks import draw_block
 from formers.inspect.parameters import parameter_parts, weightless
+from formers.inspect.tables import new_table, row
 from formers.inspect.terminal import sayable
 from formers.inspect.words import spell
 from formers.model import Spec
@@ -54,9 +54,9 @@ def members_facts() -> list[dict[str, Any]]:
 
 def list_members(encoding: str = "utf-8") -> Table:
     """The members as a table: name, what it is in a line, its presets."""
-    table = _table("member", "what it is", "presets")
+    table = new_table("member", "what it is", "presets")
     for fact in members_facts():
-        _row(table, fact["name"], sayable(fact["about"], encoding), ", ".join(fact["presets"]))
+        row(table, fact["name"], sayable(fact["about"], encoding), ", ".join(fact["presets"]))
     return table
 
 
@@ -124,17 +124,17 @@ def _stacks(spec: Spec) -> list[Stack]:
 
 def _slots(stacks: list[Stack]) -> Table:
     """A row for each slot, with the part that each stack has there."""
-    table = _table("slot", *_titles(stacks))
+    table = new_table("slot", *_titles(stacks))
     for slot in stacks[-1].slots:
-        _row(table, slot, *(spell(stack.slots[slot], defaults=True) for stack in stacks))
+        row(table, slot, *(spell(stack.slots[slot], defaults=True) for stack in stacks))
     return table
 
 
 def _sizes(stacks: list[Stack]) -> Table:
     """A row for each size; an encoder without a vocabulary shares its decoder's."""
-    table = _table("size", *_titles(stacks))
+    table = new_table("size", *_titles(stacks))
     for size in stacks[-1].sizes:
-        _row(table, size, *(str(stack.sizes.get(size, "shared" if size == "vocab" else "")) for stack in stacks))
+        row(table, size, *(str(stack.sizes.get(size, "shared" if size == "vocab" else "")) for stack in stacks))
     return table
 
 
@@ -145,37 +145,25 @@ def _titles(stacks: list[Stack]) -> list[str]:
 def _parameters(facts: Mapping[str, Any], tied: bool, encoding: str) -> Table:
     """A row for each part that the member has, with its share drawn."""
     total = facts["total"]
-    table = _table("parameters", "number", "share", "")
+    table = new_table("parameters", "number", "share", "")
     table.columns[1].justify = table.columns[2].justify = "right"
     for part, count in facts["parts"].items():
         if count:
-            _row(table, part, f"{count:,}", f"{100 * count / total:.1f}%", sayable("█" * round(BAR * count / total), encoding))
+            row(table, part, f"{count:,}", f"{100 * count / total:.1f}%", sayable("█" * round(BAR * count / total), encoding))
         elif part == "head" and tied:
-            _row(table, part, "0", "", "reads the embedding's table")
-    _row(table, "total", f"{total:,}", "", "", style="bold")
+            row(table, part, "0", "", "reads the embedding's table")
+    row(table, "total", f"{total:,}", "", "", style="bold")
     return table
 
 
 def _options(facts: Mapping[str, Any]) -> Table:
     """A row for each option of the recipe, with its default and what each preset makes of it."""
-    table = _table("option", "default", *facts["presets"])
+    table = new_table("option", "default", *facts["presets"])
     for option, fact in facts["options"].items():
         default = "required" if fact["required"] else _shown(fact["default"])
-        _row(table, option, default, *(_shown(values[option]) if option in values else "" for values in facts["presets"].values()))
+        row(table, option, default, *(_shown(values[option]) if option in values else "" for values in facts["presets"].values()))
     return table
 
 
 def _shown(value: object) -> str:
     return "unset" if value is None else str(value)
-
-
-def _table(*titles: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    return table
-
-
-def _row(table: Table, *cells: str, style: str = "") -> None:
-    """Adds a row of plain text: brackets in it are not rich's markup."""
-    table.add_row(*(Text(cell) for cell in cells), style=style)

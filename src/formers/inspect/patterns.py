@@ -41,6 +41,11 @@ def pattern_names() -> list[str]:
     return sorted(_named())
 
 
+def pattern_classes() -> list[type[Pattern]]:
+    """The patterns of these names."""
+    return [_named()[name] for name in pattern_names()]
+
+
 def pattern_named(name: str, options: Mapping[str, Any] | None = None) -> Pattern:
     """The pattern of a name, whatever its case, hyphens and underscores, with options, e.g. ("local", {"window": 8})."""
     known = {_key(n): cls for n, cls in _named().items()}

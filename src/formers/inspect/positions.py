@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.color import Color
@@ -37,6 +38,11 @@ def draw_sinusoid(length: int = 64, dim: int = 64, columns: int = 80, encoding: 
     words = _caption(length, dim) + (f" One dimension in {each} is shown." if each > 1 else "")
     drawing.append("\n" + "\n".join(lines_of(words, columns)))
     return drawing
+
+
+def sinusoid_facts(length: int = 64, dim: int = 64) -> dict[str, Any]:
+    """What a drawing shows, ready for JSON: PE as a row of values a position."""
+    return {"length": length, "dim": dim, "values": _table(length, dim).tolist()}
 
 
 def save_sinusoid(path: str | Path, length: int = 64, dim: int = 64) -> Path:

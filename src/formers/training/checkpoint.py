@@ -13,6 +13,7 @@ It is written as .tmp-..., forced to the disk and renamed. Older ones go, never 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ from formers.model.files import (
 )
 from formers.model.save import contents, load_weights, read_config
 from formers.training.loop import Loop
+
+log = logging.getLogger(__name__)
 
 OPTIMIZER = "optimizer.safetensors"
 MEMORY = "memory-{}.safetensors"
@@ -77,6 +80,7 @@ def save(run: Path, loop: Loop, metrics_bytes: int) -> Path:
             reached("renamed")
             sync_folder(folder.parent)
             reached("synced")
+            log.info("saved %s", folder)
             prune(run, loop.settings.keep, loop.best_step)
             reached("pruned")
     except OSError as error:

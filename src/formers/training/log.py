@@ -22,6 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from typing_extensions import Self
 
 from formers.core import FormersError
+from formers.data.progress import silent
 from formers.training.sinks import Sink
 from formers.training.sinks import sinks as open_sinks
 
@@ -63,7 +64,7 @@ class Log:
         keep: int | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        self.console = console or _Screen(stderr=True, quiet=quiet)
+        self.console = console or _Screen(stderr=True, quiet=quiet or silent())
         self.folder = folder
         self.file: int | None = None
         self.sinks: list[Sink] = []
@@ -72,7 +73,7 @@ class Log:
         self.began: tuple[float, float] | None = None
         """When the first step of this session was shown, and how far the run was then."""
         self.shown = -math.inf
-        self.bar = _progress(self.console, transient=False) if self.console.is_terminal else None
+        self.bar = _progress(self.console, transient=False) if self.console.is_terminal and not self.console.quiet else None
         self.task = None if self.bar is None else self.bar.add_task("training", total=1.0, figures="")
         if folder is not None:
             self._open(folder, sinks, keep, facts or {})
@@ -187,8 +188,8 @@ class Log:
 def progress_bar(description: str, console: Console | None = None) -> Iterator[Tick]:
     """A bar on a terminal's standard error that goes away at the end, silence elsewhere: `tick(done, total)`."""
     console = console or Console(stderr=True)
-    if not console.is_terminal:
-        yield _silent
+    if silent() or not console.is_terminal:
+        yield _nothing
         return
     with _progress(console, transient=True) as bar, _ticking(bar, description) as tick:
         yield tick
@@ -222,7 +223,7 @@ def _progress(console: Console, transient: bool) -> Progress:
 def _ticking(bar: Progress | None, description: str) -> Iterator[Tick]:
     """A task of a bar for as long as its body runs."""
     if bar is None:
-        yield _silent
+        yield _nothing
         return
     task = bar.add_task(description, total=None, figures="")
 
@@ -235,7 +236,7 @@ def _ticking(bar: Progress | None, description: str) -> Iterator[Tick]:
         bar.remove_task(task)
 
 
-def _silent(done: int, total: int | None) -> None:
+def _nothing(done: int, total: int | None) -> None:
     pass
 
 

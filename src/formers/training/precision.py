@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 import torch
 
 from formers.core import FormersError
+
+log = logging.getLogger(__name__)
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 WITHOUT_AMX = "AVX512_CORE_FP16"
@@ -33,17 +36,23 @@ def prepare(precision: str, device: torch.device) -> None:
     """Refuses a precision that the device cannot train in, and turns off what this processor announces and does not have."""
     if precision == "fp16" and device.type == "cpu":
         raise FormersError("precision=fp16 needs a GPU: use bf16 or float32 on a CPU.")
-    if precision == "bf16" and device.type == "cpu" and "ONEDNN_MAX_CPU_ISA" not in os.environ and _announces_amx() and not _computes():
+    if precision == "bf16" and device.type == "cpu" and "ONEDNN_MAX_CPU_ISA" not in os.environ and announces_amx() and not computes():
         os.environ["ONEDNN_MAX_CPU_ISA"] = WITHOUT_AMX  # read at the first product
+        log.info("bf16 products do without AMX, which this processor announces and traps on")
 
 
-def _announces_amx() -> bool:
+def announces_amx() -> bool:
+    """Whether the processor says that it has AMX, the instructions that bf16 products are made of where they are there."""
     try:
         return platform.machine() == "x86_64" and "amx_tile" in Path("/proc/cpuinfo").read_text()
     except OSError:
         return False
 
 
-def _computes() -> bool:
-    """Whether a bf16 product survives, tried in another process: some virtual machines announce AMX and trap on it."""
-    return subprocess.run([sys.executable, "-c", PROBE], capture_output=True).returncode == 0
+def computes(instructions: str | None = None) -> bool:
+    """Whether a bf16 product survives on the CPU, perhaps with fewer instructions (WITHOUT_AMX).
+
+    It is tried in another process: some virtual machines announce AMX and trap on it.
+    """
+    environment = os.environ if instructions is None else {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
+    return subprocess.run([sys.executable, "-c", PROBE], capture_output=True, env=environment).returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -30,6 +31,8 @@ from formers.training.log import Log
 from formers.training.loop import Loop
 from formers.training.run import finish, run, save
 from formers.training.task import Task, prepare, task_of
+
+logger = logging.getLogger(__name__)
 
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
 """What torch.distributed says when another process is no more."""
@@ -168,6 +171,7 @@ def _ready(place: World, device: str, chosen: Settings, out: str | Path | None) 
     """Within it the device is known, the processes have found each other, and the run's folder is theirs."""
     where = pick_device(device, place.local)
     precision.prepare(chosen.precision, where)
+    logger.info("training on %s in %s, with %d threads", where, chosen.precision, torch.get_num_threads())
     joined = join(place, where)
     try:
         with terminable(), claimed(Path(out)) if out is not None and place.first else nullcontext():

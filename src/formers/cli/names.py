@@ -1,0 +1,89 @@
+"""The names that a TAB offers, read from the sources without running them: loading torch would take a second or two.
+
+What is read here is what the registries hold, and there is nothing to keep in step: tests/cli/test_manners.py compares the two.
+"""
+
+from __future__ import annotations
+
+import ast
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SOURCES = Path(__file__).parents[1]
+
+
+class Known(NamedTuple):
+    """A member: its presets and the options of its recipe."""
+
+    presets: list[str]
+    options: list[str]
+
+
+def members() -> dict[str, Known]:
+    """The members, from the table in family/members.py and the signatures of the recipes that it names."""
+    recipes = {n.name: n for file in _files("family") for n in _nodes(file) if isinstance(n, ast.FunctionDef)}
+    table = next(n for n in _nodes(SOURCES / "family" / "members.py") if isinstance(n, ast.AnnAssign) and _name(n.target) == "MEMBERS")
+    found = {}
+    for key, value in _items(table.value):
+        recipe = recipes[_name(value.args[0])].args
+        options = [argument.arg for argument in (*recipe.posonlyargs, *recipe.args, *recipe.kwonlyargs)]
+        found[key] = Known([name for name, _ in _items(value.args[1])], options)
+    return found
+
+
+def patterns() -> dict[str, list[str]]:
+    """The patterns that options alone describe, and these options; those made of other patterns are not among them."""
+    classes = [n for file in _files("patterns") for n in _nodes(file) if isinstance(n, ast.ClassDef)]
+    known = {"Pattern"}
+    while more := {c.name for c in classes if c.name not in known and known & {_name(base) for base in c.bases}}:
+        known |= more
+    alone = [c for c in classes if c.name in known - {"Pattern"} and c.name[0] != "_" and not _mentions(c, known)]
+    return {_hyphened(c.name): [_name(field.target) for field in _fields(c)] for c in alone}
+
+
+def data_sets() -> list[str]:
+    """The data sets that have a name; their catalogue needs nothing but Python."""
+    return list(runpy.run_path(str(SOURCES / "data" / "catalogue.py"))["NAMES"])
+
+
+def settings() -> list[str]:
+    """The settings of training and of reading."""
+    places = {"Settings": SOURCES / "training" / "config.py", "Reading": SOURCES / "data" / "reading.py"}
+    classes = [n for name, file in places.items() for n in _nodes(file) if isinstance(n, ast.ClassDef) and n.name == name]
+    return [_name(field.target) for node in classes for field in _fields(node)]
+
+
+def _files(folder: str) -> list[Path]:
+    return sorted((SOURCES / folder).glob("*.py"))
+
+
+def _nodes(file: Path) -> list[ast.stmt]:
+    return ast.parse(file.read_bytes()).body
+
+
+def _items(table: Any) -> Iterator[tuple[str, Any]]:
+    """The keys and values of a dict as it is written."""
+    for key, value in zip(table.keys, table.values, strict=True):
+        yield key.value, value
+
+
+def _name(node: Any) -> str:
+    """The last name of `a`, `b.a` or `a[...]`."""
+    if isinstance(node, ast.Subscript):
+        return _name(node.value)
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
+    return [n for n in node.body if isinstance(n, ast.AnnAssign)]
+
+
+def _mentions(node: ast.ClassDef, names: set[str]) -> bool:
+    """Whether a field of a class is typed with one of the names."""
+    return any(_name(inner) in names for field in _fields(node) for inner in ast.walk(field.annotation))
+
+
+def _hyphened(name: str) -> str:
+    return "".join(f"-{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
