@@ -1,0 +1,128 @@
+"""Who attended to whom, as a value: the weights of one kind of attention, and the tokens on both sides as labels.
+
+w (layers, heads, queries, keys): w[l, h, i, j] is the share of query i's attention that goes to key j. A row sums to 1, or is 0
+where a query had no key to look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from formers.core import FormersError
+from formers.inspect.tokens import label_bytes, visible
+
+SELF, ENCODER, CROSS = "self-attention", "encoder self-attention", "cross-attention"
+KINDS = {"self": SELF, "encoder": ENCODER, "cross": CROSS}
+"""The titles of views, by the short names of the command line."""
+READ = "A target token's row is where the decoder looked when it had read that token, to write the next."
+"""What a row of cross-attention is: the weights stand at the token that was read, not at the one then written."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Who attended to whom in one kind of attention."""
+
+    title: str
+    queries: list[str]
+    """The tokens that look, as labels."""
+    keys: list[str]
+    """The tokens that are looked at, as labels."""
+    weights: Tensor
+    """(layers, heads, queries, keys), float32; rows sum to 1 or are 0."""
+
+    def __post_init__(self) -> None:
+        wanted = (len(self.queries), len(self.keys))
+        if self.weights.dim() != 4 or self.weights.shape[2:] != wanted or not self.weights.numel():
+            raise FormersError(
+                f"the weights of {self.title} have shape {tuple(self.weights.shape)}: give (layers, heads, {wanted[0]}, {wanted[1]}), "
+                "as many queries and keys as there are tokens, at least one."
+            )
+        if not bool(self.weights.isfinite().all()):
+            raise FormersError(f"the weights of {self.title} are not finite: the training has diverged; use an earlier checkpoint.")
+
+    @property
+    def layers(self) -> int:
+        return self.weights.shape[0]
+
+    @property
+    def heads(self) -> int:
+        return self.weights.shape[1]
+
+    @property
+    def same(self) -> bool:
+        """Whether the same tokens stand on both sides."""
+        return self.queries == self.keys
+
+    def chosen(self, layer: int | None = None, head: int | None = None) -> Tensor:
+        """The weights (queries, keys) of a layer and a head, counted from 0; the mean over those left out."""
+        for name, value, count in (("layer", layer, self.layers), ("head", head, self.heads)):
+            if value is not None and not 0 <= value < count:
+                raise FormersError(f"{name}={value} is none of the {self.title}'s: give 0 ... {count - 1}.")
+        layers = self.weights if layer is None else self.weights[layer : layer + 1]
+        heads = layers if head is None else layers[:, head : head + 1]
+        return heads.mean(dim=(0, 1))
+
+
+def which(view: View, layer: int | None = None, head: int | None = None) -> str:
+    """A choice of layer and head in words."""
+    if layer is None and head is None:
+        return f"mean of all {view.layers * view.heads} heads" if view.layers * view.heads > 1 else "the one head"
+    if head is None:
+        return f"layer {layer}, " + (f"mean of {view.heads} heads" if view.heads > 1 else "its one head")
+    return f"layer {layer}, head {head}" if layer is not None else f"head {head}, mean of {view.layers} layers"
+
+
+def by_words(view: View) -> View:
+    """The view with a row and a column for each word instead of each token: attention to a word is the sum over its tokens, attention
+    from a word the mean over them. A word reaches from one white space to the next; special tokens stay by themselves.
+    """
+    weights = view.weights
+    queries, keys = _words(view.queries), _words(view.keys)
+    if len(keys) < len(view.keys):
+        weights = _sums(weights, keys, dim=3)
+    if len(queries) < len(view.queries):
+        counts = torch.tensor([len(word) for word in queries])
+        weights = _sums(weights, queries, dim=2) / counts[:, None]
+    return replace(view, queries=_named(view.queries, queries), keys=_named(view.keys, keys), weights=weights)
+
+
+def _words(labels: Sequence[str]) -> list[range]:
+    """The stretches of tokens that make up a word, with the white space before it."""
+    starts: list[int] = []
+    before: bytes | None = None
+    for place, label in enumerate(labels):
+        data = label_bytes(label)
+        if place == 0 or before is None or data is None or _begins(before, data):
+            starts.append(place)
+        before = data
+    return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(labels)], strict=True)]
+
+
+def _begins(before: bytes, data: bytes) -> bool:
+    """Whether a word begins with a token, after the one before it: white space goes with what follows it."""
+    if not before.strip():
+        return False
+    return data[:1].isspace() or before[-1:].isspace()
+
+
+def _named(labels: Sequence[str], words: list[range]) -> list[str]:
+    return [_name([labels[place] for place in word]) for word in words]
+
+
+def _name(labels: list[str]) -> str:
+    """The label of a word: its text without the spaces around it, unless there is nothing else."""
+    if label_bytes(labels[0]) is None:
+        return labels[0]
+    whole = b"".join(label_bytes(label) or b"" for label in labels)
+    return visible(whole.strip(b" ") or whole)
+
+
+def _sums(weights: Tensor, words: list[range], dim: int) -> Tensor:
+    """The sums over the stretches of a dimension."""
+    place = torch.repeat_interleave(torch.arange(len(words)), torch.tensor([len(word) for word in words]))
+    shape = [len(words) if d == dim else size for d, size in enumerate(weights.shape)]
+    return weights.new_zeros(shape).index_add_(dim, place, weights)
