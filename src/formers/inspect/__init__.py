@@ -1,14 +1,23 @@
-"""What people would rather see than read: patterns, positions and members, drawn and described."""
+"""What people would rather see than read: attention, patterns, positions and members, drawn and described."""
 
+from formers.inspect.attention import attention_facts, draw_map, save_heads, save_map
+from formers.inspect.attention_page import attention_page, save_attention_page
 from formers.inspect.blocks import draw_block
 from formers.inspect.members import describe_member, list_members, member_facts, members_facts
 from formers.inspect.parameters import parameter_parts
 from formers.inspect.patterns import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
 from formers.inspect.positions import draw_sinusoid, save_sinusoid
+from formers.inspect.tokens import token_labels
+from formers.inspect.views import View, by_words
 
 __all__ = [
+    "View",
+    "attention_facts",
+    "attention_page",
+    "by_words",
     "describe_member",
     "draw_block",
+    "draw_map",
     "draw_pattern",
     "draw_sinusoid",
     "list_members",
@@ -18,6 +27,10 @@ __all__ = [
     "pattern_facts",
     "pattern_named",
     "pattern_names",
+    "save_attention_page",
+    "save_heads",
+    "save_map",
     "save_pattern",
     "save_sinusoid",
+    "token_labels",
 ]

@@ -39,7 +39,8 @@ def save_heads(view: View, path: str | Path, model: str = "") -> Path:
     queries, keys = len(view.queries), len(view.keys)
     side = max(0.7, min(1.7, 9.0 / view.heads))
     tall = side * min(2.0, max(0.5, queries / keys))
-    figure = new_figure(path, side * view.heads + 0.8, (tall + 0.12) * view.layers + 1.2)
+    figure = new_figure(path, (side + 0.08) * view.heads + 1.0, (tall + 0.08) * view.layers + 0.8)
+    figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0, hspace=0)
     panels = figure.subplots(view.layers, view.heads, squeeze=False)
     for layer in range(view.layers):
         for head in range(view.heads):
