@@ -86,6 +86,14 @@ def test_nothing_before_the_oldest_is_kept_and_the_oldest_only_grows(pattern: Pa
         assert not any(pattern.keeps(position, t) for position in range(oldest))
 
 
+@SWEPT
+def test_nobody_looks_further_back_than_the_reach(pattern: Pattern) -> None:
+    reach = pattern.reach
+    back = [t - pattern.oldest(t) for t in range(3 * LENGTH)]
+    assert reach is None or reach == max(back), "the oldest key that is kept is as far back as anybody may look"
+    assert reach is not None or back[-1] > back[LENGTH], "without a reach more and more is kept"
+
+
 def rectangles() -> list[tuple[Range, Range]]:
     ranges = [Range(start, length) for start in range(6) for length in (1, 2, 3, 4)]
     return list(itertools.product(ranges, ranges))

@@ -117,6 +117,26 @@ def test_a_window_forgets_what_nobody_will_see() -> None:
         assert step[0].keys.untyped_storage().nbytes() < 100 * step[0].keys[:, :, :1].nbytes, "what was forgotten is still held"
 
 
+@EVERY
+@torch.no_grad()
+def test_rows_of_different_lengths_forget_and_stay_exact(spec: Spec) -> None:
+    """Prompts of different lengths, then token by token, one row beginning anew on the way: what is forgotten is never missed."""
+    read = built(spec.model_copy(update={"length": 64}))
+    x, mask = read.input(9), torch.arange(9) < torch.tensor([[9], [2], [5]])
+    rows = [x[row, mask[row]] for row in range(3)]
+    state, reach = read(x, mask=mask).state, spec.pattern.reach
+    for t in range(24):
+        if t == 12 and spec.encoder is None:
+            state, rows[2] = state.reset(torch.tensor([False, False, True])), x[2, :0]
+        more = read.input(1)
+        out = read(more, state=state)
+        state, rows = out.state, [torch.cat([row, new]) for row, new in zip(rows, more, strict=True)]
+        for row in range(3):
+            close(out.logits[row, -1], read.alone(row)(rows[row][None]).logits[0, -1])
+    for step in state.steps:
+        assert step[0].keys.shape[2] == (33 if reach is None else reach)
+
+
 @MEMBERS
 @torch.no_grad()
 def test_a_token_costs_no_copy_of_its_past(specimen: Specimen) -> None:

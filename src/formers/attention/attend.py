@@ -73,7 +73,11 @@ def attend(
     1/sqrt(head_dim) unless given. Keys stand at positions 0, 1, ... and queries are the last of them (or, if there are more queries
     than keys, begin at 0, too), unless `queries` and `keys` say otherwise. `how` is auto, or an executor's name.
     """
-    request = _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout)
+    return run(q, k, v, _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout), how)
+
+
+def run(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str = "auto") -> Tensor:
+    """What `attend` computes, for a request that is known to fit its tensors."""
     return EXECUTORS[choose(request, q, k, v, how).name].run(q, k, v, request)
 
 
@@ -92,7 +96,11 @@ def explain(
     dropout: float = 0.0,
 ) -> str:
     """One sentence that says which executor `attend` would run, and why not those before it."""
-    request = _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout)
+    return explain_request(q, k, v, _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout), how)
+
+
+def explain_request(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str = "auto") -> str:
+    """What `explain` says, for a request that is known to fit its tensors."""
     choice = choose(request, q, k, v, how)
     others = "".join(f"; not {name}, because {why}" for name, why in choice.passed_over.items())
     return f"{choice.name} ({EXECUTORS[choice.name].about}){others}"

@@ -8,12 +8,15 @@ Keys are head_dim wide and values value_dim; W^q, W^k, W^v of all heads are one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from formers.attention.attend import attend
+from formers.attention import dense
+from formers.attention.attend import explain_request, run
+from formers.attention.request import Request
 from formers.core import Cache, FormersError, Index, Positions, Range, Sizes, Slot, Stream
 from formers.core.positions import EMPTY
 from formers.patterns import Full, Pattern
@@ -50,6 +53,9 @@ class DotProduct(Attention):
 class _Heads(nn.Module):
     """What self- and cross-attention share: the widths, the way into heads and the way out."""
 
+    name: str
+    """What somebody who looks on calls it."""
+
     def __init__(self, sizes: Sizes, part: DotProduct) -> None:
         super().__init__()
         self.sizes = sizes
@@ -62,21 +68,34 @@ class _Heads(nn.Module):
         """(batch, length, heads * width) as (batch, heads, length, width)."""
         return x.view(x.shape[0], x.shape[1], self.sizes.heads, width).transpose(1, 2)
 
+    def split_all(self, x: Tensor, parts: int) -> Sequence[Tensor]:
+        """The last `parts` of queries, keys and values, packed side by side into x, each as `split` gives it."""
+        sizes = self.sizes
+        if sizes.head_dim == sizes.value_dim:  # one view instead of several: a token of decoding has little else to do
+            return x.view(x.shape[0], x.shape[1], parts, sizes.heads, sizes.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        return [self.split(part, part.shape[2] // sizes.heads) for part in torch.split(x, self.widths[-parts:], dim=-1)]
+
     def merge(self, x: Tensor) -> Tensor:
         """The heads (batch, heads, length, value_dim), concatenated and projected."""
         return self.out(x.transpose(1, 2).reshape(x.shape[0], x.shape[2], self.widths[2]))  # E3
 
-    def mix(self, q: Tensor, cache: Cache, pattern: Pattern, queries: Positions, valid: Tensor | None, bias: Tensor | None) -> Tensor:
+    def mix(self, q: Tensor, cache: Cache, request: Request, stream: Stream, step: int) -> Tensor:
         """The heads of queries q over the keys and values of a cache."""
-        y = attend(
-            q, cache.keys, cache.values, pattern,
-            mask=valid, bias=bias, queries=queries, keys=cache.positions, scale=self.scale, dropout=self.dropout if self.training else 0.0,
-        )  # fmt: skip
-        return self.merge(y)
+        k, v = cache.keys, cache.values
+        if stream.watch is not None:
+            stream.watch.note(self.name, step, lambda: dense.weights(q, k, request))
+            stream.watch.note(f"{self.name} executor", step, lambda: explain_request(q, k, v, request))
+        return self.merge(run(q, k, v, request))
+
+    def request(self, pattern: Pattern, queries: Positions, keys: Positions, valid: Tensor | None, bias: Tensor | None) -> Request:
+        """What is asked of an executor, with the scale and the dropout of these heads."""
+        return Request(pattern, queries, keys, self.sizes.heads, self.scale, valid, bias, self.dropout if self.training else 0.0)
 
 
 class SelfAttention(_Heads):
     """Attention of a stream over itself and over what came before it."""
+
+    name = "attention"
 
     def __init__(self, sizes: Sizes, pattern: Pattern, score: Score, part: DotProduct) -> None:
         super().__init__(sizes, part)
@@ -89,20 +108,21 @@ class SelfAttention(_Heads):
     def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the keys and values for the stream's continuation."""
         pattern = self.patterns[step]
-        q, k, v = self.qkv(x).split(self.widths, dim=-1)
-        q, k, v = self.split(q, self.sizes.head_dim), self.split(k, self.sizes.head_dim), self.split(v, self.sizes.value_dim)
+        q, k, v = self.split_all(self.qkv(x), 3)
         cache = Cache(k, v, stream.positions) if past is None else past.append(k, v, stream.positions)
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
         valid = None if pattern.is_causal else stream.valid
         bias = None
         if self.score is not None:
             q, bias = self.score(x, q, cache.keys, stream.positions, cache.positions, self.scale, step)
-        y = self.mix(q, cache, pattern, stream.positions, valid, bias)
+        y = self.mix(q, cache, self.request(pattern, stream.positions, cache.positions, valid, bias), stream, step)
         return y, leave_behind(cache, pattern, stream) if stream.keep else None
 
 
 class CrossAttention(_Heads):
     """Attention of a stream over an encoder's output."""
+
+    name = "cross"
 
     def __init__(self, sizes: Sizes, source_dim: int, part: DotProduct) -> None:
         super().__init__(sizes, part)
@@ -118,24 +138,26 @@ class CrossAttention(_Heads):
         queries = Range(0, x.shape[1])
         if past is not None:
             past = replace(past, keys=past.keys.to(q.dtype), values=past.values.to(q.dtype))
-            return self.mix(q, past, EVERYTHING, queries, None, None), past
+            return self.mix(q, past, self.request(EVERYTHING, queries, past.positions, None, None), stream, step), past
         if stream.source is None:
             raise FormersError("there is no source to attend to, and no state that has read one: give source.")
         source, valid = stream.source
-        k, v = self.kv(source).split(self.widths[1:], dim=-1)
-        cache = Cache(self.split(k, self.sizes.head_dim), self.split(v, self.sizes.value_dim), Range(0, source.shape[1]))
-        y = self.mix(q, cache, EVERYTHING, queries, valid, None)
+        k, v = self.split_all(self.kv(source), 2)
+        cache = Cache(k, v, Range(0, source.shape[1]))
+        y = self.mix(q, cache, self.request(EVERYTHING, queries, cache.positions, valid, None), stream, step)
         return y, replace(cache.detach(), positions=real(cache.positions, valid)) if stream.keep else None
 
 
 def leave_behind(cache: Cache, pattern: Pattern, stream: Stream) -> Cache:
     """The part of a cache that queries after this stream may still look at."""
-    cache = cache.detach()
-    if stream.valid is not None and isinstance(cache.positions, Range):
-        return replace(cache, positions=real(cache.positions, stream.valid))
-    if isinstance(cache.positions, Range):
-        return cache.last(cache.positions.stop - max(pattern.oldest(cache.positions.stop), cache.positions.start))
-    return cache
+    cache, where = cache.detach(), cache.positions
+    if stream.valid is not None:  # the places behind a row's real tokens are empty, and the next tokens stand behind those
+        return replace(cache, positions=real(where, stream.valid) if isinstance(where, Range) else where, solid=0)
+    if isinstance(where, Range):
+        return cache.last(where.stop - max(pattern.oldest(where.stop), where.start))
+    # Rows that stand at different positions agree in this: a key that many solid places back is at least as many tokens back.
+    reach = pattern.reach
+    return cache if reach is None or cache.solid < reach else cache.last(reach)
 
 
 def real(positions: Positions, valid: Tensor | None) -> Positions:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +15,7 @@ LARGEST = 1 << 22
 """Pairs of the largest table that is worth keeping."""
 
 
-@dataclass(frozen=True, eq=False)
-class Request:
+class Request(NamedTuple):
     """One attention: who may see whom (pattern, positions, valid), what is added to the scores, and the rates."""
 
     pattern: Pattern

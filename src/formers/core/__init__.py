@@ -5,7 +5,7 @@ from formers.core.part import Part, Slot
 from formers.core.positions import Index, Positions, Range
 from formers.core.sizes import Sizes
 from formers.core.state import Cache, State
-from formers.core.stream import IGNORED, Source, Stream, compact
+from formers.core.stream import IGNORED, Source, Stream, Watch, compact
 
 __all__ = [
     "IGNORED",
@@ -20,6 +20,7 @@ __all__ = [
     "Source",
     "State",
     "Stream",
+    "Watch",
     "compact",
     "nearest",
 ]

@@ -27,6 +27,13 @@ class _Buffer:
 
     def __init__(self, keys: Tensor, values: Tensor, used: int) -> None:
         self.keys, self.values, self.used = keys, values, used
+        self.batch, self.room, self.frozen = keys.shape[0], keys.shape[2], keys.is_inference()
+
+    def takes(self, keys: Tensor, end: int, more: int) -> bool:
+        """Whether `more` keys of these rows and type may be written at `end`: behind all that is written, in the room there is."""
+        if end != self.used or end + more > self.room or (self.frozen and not torch.is_inference_mode_enabled()):
+            return False
+        return self.keys.dtype == keys.dtype and self.batch == keys.shape[0]
 
 
 @stored
@@ -40,31 +47,28 @@ class Cache:
     buffer: _Buffer | None = field(default=None, metadata={"stored": False})
     start: int = field(default=0, metadata={"stored": False})
     """Where in the buffer the keys begin."""
+    solid: int = 0
+    """Of positions that stand one by one: how many of the newest places were given a token in every row."""
 
     def append(self, keys: Tensor, values: Tensor, positions: Positions) -> Cache:
         """The cache with further keys and values behind its own."""
-        if (keys.shape[1], keys.shape[3], values.shape[3]) != (self.keys.shape[1], self.keys.shape[3], self.values.shape[3]):
+        (batch, heads, more, width), (_, old_heads, n, old_width) = keys.shape, self.keys.shape
+        if heads != old_heads or width != old_width or values.shape[3] != self.values.shape[3]:
             raise FormersError("the state has other heads or widths than the model: it is of another; use initial_state.")
-        where = join(self.positions, positions, keys.shape[0])
-        old_keys, old_values = self.keys.to(keys.dtype), self.values.to(values.dtype)
+        where = join(self.positions, positions, batch)
+        solid = (n if isinstance(self.positions, Range) else self.solid) + more
         if torch.compiler.is_compiling() or torch.is_grad_enabled():  # what backward may still need is never written over
-            return Cache(torch.cat([old_keys, keys], dim=2), torch.cat([old_values, values], dim=2), where)
-        n, more = self.keys.shape[2], keys.shape[2]
+            old_keys, old_values = self.keys.to(keys.dtype), self.values.to(values.dtype)
+            return Cache(torch.cat([old_keys, keys], dim=2), torch.cat([old_values, values], dim=2), where, solid=solid)
         buffer, start = self.buffer, self.start
-        if buffer is None or not self._extends(buffer, start + n, more, keys):
+        if buffer is None or not buffer.takes(keys, start + n, more):
             size = n + more + max(ROOM, (n + more) // 2)
-            buffer, start = _Buffer(_grow(old_keys, size), _grow(old_values, size), n), 0
+            buffer, start = _Buffer(_grow(self.keys.to(keys.dtype), size), _grow(self.values.to(values.dtype), size), n), 0
         end = start + n + more
-        buffer.keys[:, :, end - more : end] = keys
-        buffer.values[:, :, end - more : end] = values
+        buffer.keys.narrow(2, end - more, more).copy_(keys)
+        buffer.values.narrow(2, end - more, more).copy_(values)
         buffer.used = end
-        return Cache(buffer.keys[:, :, start:end], buffer.values[:, :, start:end], where, buffer, start)
-
-    def _extends(self, buffer: _Buffer, end: int, more: int, keys: Tensor) -> bool:
-        """Whether this cache ends where its buffer's written part ends, with room for more behind it."""
-        frozen = buffer.keys.is_inference() and not torch.is_inference_mode_enabled()
-        same = buffer.keys.dtype == keys.dtype and buffer.keys.shape[0] == keys.shape[0]
-        return end == buffer.used and end + more <= buffer.keys.shape[2] and same and not frozen
+        return Cache(buffer.keys.narrow(2, start, n + more), buffer.values.narrow(2, start, n + more), where, buffer, start, solid)
 
     def last(self, n: int) -> Cache:
         """The cache of its last n tokens only; nothing is copied."""
@@ -75,23 +79,27 @@ class Cache:
             where: Positions = Range(self.positions.start + drop, n)
         else:
             where = Index(self.positions.index[..., drop:], self.positions.stop)
-        return Cache(self.keys[:, :, drop:], self.values[:, :, drop:], where, self.buffer, self.start + drop)
+        keys, values = self.keys.narrow(2, drop, n), self.values.narrow(2, drop, n)
+        return Cache(keys, values, where, self.buffer, self.start + drop, min(self.solid, n))
 
     def detach(self) -> Cache:
         """The cache without its history of gradients."""
+        if not (self.keys.requires_grad or self.values.requires_grad):
+            return self
         return replace(self, keys=self.keys.detach(), values=self.values.detach())
 
     def reset(self, done: Tensor) -> Cache:
         """The cache in which the rows marked in done (batch,) are empty."""
         index = self.positions.tensor(done.device).expand(done.shape[0], -1)
-        return replace(self, positions=Index(index.masked_fill(done[:, None], EMPTY), self.positions.stop))
+        solid = self.keys.shape[2] if isinstance(self.positions, Range) else self.solid
+        return replace(self, positions=Index(index.masked_fill(done[:, None], EMPTY), self.positions.stop), solid=solid)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Cache:
         """The cache with each of its tensors, batch first, changed."""
         where = self.positions
         if isinstance(where, Index):
             where = Index(change(where.index), where.stop)
-        return Cache(change(self.keys), change(self.values), where)
+        return Cache(change(self.keys), change(self.values), where, solid=self.solid)
 
 
 class Entry(Protocol):

@@ -7,8 +7,9 @@ positions stay contiguous integers, and under a causal pattern no real token can
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +27,38 @@ class Source(NamedTuple):
     valid: Tensor | None
 
 
+class Watch:
+    """Looks on as a stream passes: sublayers offer what they compute, which is noted by name and depth step.
+
+    A value comes as a function, so that what nobody wants costs nothing.
+    """
+
+    def __init__(self, only: str | None = None) -> None:
+        self.only = only
+        """Where it is given, only names that end in it are noted."""
+        self.notes: dict[str, dict[int, Any]] = {}
+
+    def note(self, name: str, step: int, value: Callable[[], Any]) -> None:
+        """Keeps the value under (name, step)."""
+        if self.only is None or name.endswith(self.only):
+            self.notes.setdefault(name, {})[step] = value()
+
+    def inside(self, name: str) -> Watch:
+        """A watch for a second stack, whose notes stand here, too, under names that begin with `name`."""
+        return _Inside(self, name)
+
+
+class _Inside(Watch):
+    """Notes in another watch, under a longer name."""
+
+    def __init__(self, outer: Watch, name: str) -> None:
+        super().__init__()
+        self.outer, self.name = outer, name
+
+    def note(self, name: str, step: int, value: Callable[[], Any]) -> None:
+        self.outer.note(f"{self.name} {name}", step, value)
+
+
 @dataclass(frozen=True)
 class Stream:
     """Tokens on their way through a stack: where they stand, which are real, what else is read, and what is to be kept."""
@@ -36,6 +69,8 @@ class Stream:
     keep: bool = False
     """Whether sublayers return what a continuation of the stream needs."""
     source: Source | None = None
+    watch: Watch | None = None
+    """Who looks on, where somebody does."""
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named extra losses that sublayers add as the stream passes: returned with the output, never stored on a module."""
 

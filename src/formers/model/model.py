@@ -6,8 +6,6 @@ yields what one pass over all of them would; it is made when a state is given or
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import register_dataclass
 
-from formers.core import FormersError, Index, Range, State, Stream, compact
+from formers.core import FormersError, Index, Range, State, Stream, Watch, compact
 from formers.core.positions import EMPTY
 from formers.core.stream import Compaction
 from formers.data.tokenize import Tokenizer
 from formers.model.embedding import embedding
+from formers.model.inspection import Inspection, inspect_pass
 from formers.model.spec import Spec
 from formers.model.stack import Past, Stack
 
@@ -74,7 +73,9 @@ class Model(nn.Module):
 
         save(self, path)
 
-    def enter(self, x: Tensor, mask: Tensor | None, state: State | None) -> tuple[Tensor, Stream, Compaction | None]:
+    def enter(
+        self, x: Tensor, mask: Tensor | None, state: State | None, watch: Watch | None = None
+    ) -> tuple[Tensor, Stream, Compaction | None]:
         """The stream of embedded tokens x: where they stand and which are real; padded rows are compacted where they begin."""
         batch, length = x.shape[:2]
         if length == 0:
@@ -88,15 +89,15 @@ class Model(nn.Module):
         keep = self.spec.is_causal and (state is not None or not torch.is_grad_enabled())
         if state is None or state.empty:
             if mask is None:
-                return x, Stream(Range(0, length), keep=keep), None
+                return x, Stream(Range(0, length), keep=keep, watch=watch), None
             packed = compact(mask)
-            return packed.blank(packed.apply(x)), Stream(Range(0, length), packed.valid, keep), packed
+            return packed.blank(packed.apply(x)), Stream(Range(0, length), packed.valid, keep, watch=watch), packed
         where = state.places(length, x.device)
         if mask is None:
-            return x, Stream(where, keep=keep), None
+            return x, Stream(where, keep=keep, watch=watch), None
         packed = compact(mask)
         index = where.tensor(x.device).expand(batch, length).masked_fill(~packed.valid, EMPTY)
-        return packed.blank(packed.apply(x)), Stream(Index(index, where.stop), packed.valid, keep), packed
+        return packed.blank(packed.apply(x)), Stream(Index(index, where.stop), packed.valid, keep, watch=watch), packed
 
     def leave(self, stream: Stream, mask: Tensor | None, state: State | None, steps: Past, batch: int) -> State | None:
         """The state behind a stream."""
@@ -134,22 +135,25 @@ class StackModel(Model):
         super().__init__(spec)
         self.stack = Stack(spec)
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None, state: State | None = None, mask: Tensor | None = None) -> Output:
-        """Logits (batch, length, vocab), and with targets the loss; mask is True at real tokens."""
-        x, stream, packed = self.enter(self.embedding(tokens), mask, state)
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor | None = None,
+        state: State | None = None,
+        mask: Tensor | None = None,
+        *,
+        watch: Watch | None = None,
+    ) -> Output:
+        """Logits (batch, length, vocab), and with targets the loss; mask is True at real tokens; a watch looks on."""
+        x, stream, packed = self.enter(self.embedding(tokens), mask, state, watch)
         hidden, steps = self.stack(x, stream, () if state is None else state.steps)
         if packed is not None:
             hidden = packed.undo(hidden)
         return self.finish(hidden, targets, mask, stream.losses, self.leave(stream, mask, state, steps, len(tokens)))
 
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Within it a model is in evaluation mode; behind it every module is again in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    def inspect(self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None) -> Inspection:
+        """What the model computes over tokens, in evaluation mode: attention maps by the explicit path, norms of the stream, and more."""
+        batch, length = tokens.shape[:2]
+        keys = length + (0 if state is None else state.bound)
+        weights = self.spec.depth.steps * self.spec.heads * batch * length * keys
+        return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, watch=watch), weights, mask)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from formers.core import FormersError, Source, State
+from formers.core import FormersError, Source, State, Watch
 from formers.model.embedding import embedding
+from formers.model.inspection import Inspection, inspect_pass
 from formers.model.model import Model, Output
 from formers.model.spec import Spec
 from formers.model.stack import Stack
@@ -24,10 +25,10 @@ class Seq2Seq(Model):
         self.encoder = Stack(spec.encoder)
         self.stack = Stack(spec)
 
-    def encode(self, source: Tensor, source_mask: Tensor | None = None) -> tuple[Source, dict[str, Tensor]]:
+    def encode(self, source: Tensor, source_mask: Tensor | None = None, watch: Watch | None = None) -> tuple[Source, dict[str, Tensor]]:
         """The encoder's output over source (batch, n), real tokens first, and its named extra losses."""
         read = self.embedding if self.source_embedding is None else self.source_embedding
-        x, stream, _ = self.enter(read(source), source_mask, None)
+        x, stream, _ = self.enter(read(source), source_mask, None, None if watch is None else watch.inside("encoder"))
         hidden, _ = self.encoder(x, replace(stream, keep=False))
         return Source(hidden, stream.valid), stream.losses
 
@@ -39,6 +40,8 @@ class Seq2Seq(Model):
         source_mask: Tensor | None = None,
         mask: Tensor | None = None,
         state: State | None = None,
+        *,
+        watch: Watch | None = None,
     ) -> Output:
         """Logits (batch, length, vocab) of decoder inputs `target`, given `source`, which a state that has read one does not read again."""
         x = self.embedding(target)
@@ -49,9 +52,19 @@ class Seq2Seq(Model):
                 raise FormersError("there is no source, and no state that has read one: give source.")
             if source.shape[0] != target.shape[0]:
                 raise FormersError(f"source has {source.shape[0]} rows and target {target.shape[0]}: give as many of each.")
-            encoded, losses = self.encode(source, source_mask)
-        x, stream, packed = self.enter(x, mask, state)
+            encoded, losses = self.encode(source, source_mask, watch)
+        x, stream, packed = self.enter(x, mask, state, watch)
         hidden, steps = self.stack(x, replace(stream, source=encoded), () if state is None else state.steps)
         if packed is not None:
             hidden = packed.undo(hidden)
         return self.finish(hidden, targets, mask, {**losses, **stream.losses}, self.leave(stream, mask, state, steps, len(target)))
+
+    def inspect(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, mask: Tensor | None = None) -> Inspection:
+        """What the model computes over a source and decoder inputs: both stacks' attention maps, cross-attention, and norms."""
+        batch, n, m = *target.shape[:2], source.shape[1]
+        reader = self.spec.encoder
+        assert reader is not None
+        weights = batch * (reader.depth.steps * reader.heads * m * m + self.spec.depth.steps * self.spec.heads * n * (n + m))
+        return inspect_pass(
+            self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, watch=watch), weights, mask, source_mask
+        )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from torch import Tensor, nn
 
 from formers.core import FormersError, Stream
 from formers.core.state import Entry
 from formers.model.spec import Spec
-from formers.residual.base import Join
 
 Entries = tuple[Entry | None, ...]
 """What the sublayers of one block leave behind at one depth step."""
 Past = tuple[Entries, ...]
+SUBLAYERS = ("attention", "cross", "feedforward")
+"""The sublayers that a block may have, in their order."""
 
 
 class Block(nn.Module):
@@ -29,21 +33,19 @@ class Block(nn.Module):
         if transition is not None:
             self.feedforward = transition
             self.join_feedforward = residual.build(spec.dim, spec.dropout)
-
-    @property
-    def sublayers(self) -> list[tuple[Join, nn.Module]]:
-        """The joins and the sublayers in them, in order."""
-        names = [name for name in ("attention", "cross", "feedforward") if hasattr(self, name)]
-        return [(getattr(self, f"join_{name}"), getattr(self, name)) for name in names]
+        self.names = [(f"join_{name}", name) for name in SUBLAYERS if name in self._modules]
 
     def forward(self, x: Tensor, stream: Stream, past: Entries | None, step: int) -> tuple[Tensor, Entries]:
         """x (batch, length, dim) one step deeper, and what each sublayer leaves behind."""
-        sublayers = self.sublayers
-        if past is not None and len(past) != len(sublayers):
+        if past is not None and len(past) != len(self.names):
             raise FormersError("the state has other sublayers than the model: it is of another; use initial_state.")
         left = []
-        for i, (join, sublayer) in enumerate(sublayers):
+        modules: dict[str, Any] = self._modules  # getattr of a module costs a microsecond, which a token of decoding would notice
+        for i, (around, name) in enumerate(self.names):
+            join, sublayer = modules[around], modules[name]
             y, entry = sublayer(join.enter(x), stream, past[i] if past is not None else None, step)
+            if stream.watch is not None:
+                stream.watch.note(f"{name} norm", step, partial(norm, y))
             x = join.leave(x, y)
             left.append(entry)
         return x, tuple(left)
@@ -64,11 +66,21 @@ class Stack(nn.Module):
         left: list[Entries] = [()] * self.depth.steps
 
         def step(block: nn.Module, t: int, x: Tensor) -> Tensor:
-            x = self.position(x, stream.positions, t)
-            if t == 0:
+            if t == 0 or self.position.every_step:
+                x = self.position(x, stream.positions, t)
+            if t == 0 and self.training:
                 x = self.drop(x)
+            if stream.watch is not None:
+                stream.watch.note("stream norm", t, partial(norm, x))
             x, left[t] = block(x, stream, past[t] if past else None, t)
             return x
 
         x = self.depth(x, stream, step)
+        if stream.watch is not None:
+            stream.watch.note("stream norm", self.depth.steps, partial(norm, x))
         return self.final(x), tuple(left) if stream.keep else ()
+
+
+def norm(x: Tensor) -> Tensor:
+    """The Euclidean length (batch, length) of every token's vector x (batch, length, dim)."""
+    return x.float().norm(dim=-1)

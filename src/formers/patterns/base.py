@@ -41,6 +41,11 @@ class Pattern(Slot):
         """Whether a query at position t or later may still look at the key at `position`."""
         return position >= self.oldest(t)
 
+    @property
+    def reach(self) -> int | None:
+        """How many places back a query may look at the most, wherever it stands; None where nothing bounds it."""
+        return None
+
     def covers(self, queries: Range, keys: Range) -> bool:
         """Whether every query surely sees every key, decided on integers alone; False means "perhaps not"."""
         return False
@@ -94,6 +99,11 @@ class Union(Pattern):
     def oldest(self, t: int) -> int:
         return min(self.first.oldest(t), self.second.oldest(t))
 
+    @property
+    def reach(self) -> int | None:
+        first, second = self.first.reach, self.second.reach
+        return None if first is None or second is None else max(first, second)
+
 
 class Intersection(Pattern):
     """a & b: query i sees what both a and b let it see."""
@@ -123,3 +133,7 @@ class Intersection(Pattern):
 
     def oldest(self, t: int) -> int:
         return max(self.first.oldest(t), self.second.oldest(t))
+
+    @property
+    def reach(self) -> int | None:
+        return min((r for r in (self.first.reach, self.second.reach) if r is not None), default=None)

@@ -37,5 +37,9 @@ class Local(Pattern):
             return queries.start - (keys.stop - 1) >= nearest and furthest < nearest + self.window
         return self.include_self and max(furthest, keys.stop - 1 - queries.start) < self.window
 
+    @property
+    def reach(self) -> int:
+        return self.window - (1 if self.include_self else 0)
+
     def oldest(self, t: int) -> int:
-        return max(0, t - self.window + (1 if self.include_self else 0))
+        return max(0, t - self.reach)

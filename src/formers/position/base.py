@@ -10,6 +10,9 @@ from formers.core import Positions, Sizes, Slot
 class PositionModule(nn.Module):
     """Adds positions to a stream; this one adds nothing."""
 
+    every_step: bool = False
+    """Whether positions are added at every depth step, and not only before the first block."""
+
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
         """x (batch, length, dim) with its positions added, as the member does at depth step `step`."""
         return x

@@ -29,8 +29,6 @@ class LearnedModule(PositionModule):
         self.table = nn.Parameter(torch.randn(sizes.length, sizes.dim) * sizes.spread)
 
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
-        if step > 0:
-            return x
         if positions.stop > len(self.table):
             raise FormersError(
                 f"{positions.stop} tokens do not fit the learned positions, whose table has length={len(self.table)}: "

@@ -32,8 +32,6 @@ class SinusoidalModule(PositionModule):
         self.dim = dim
 
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
-        if step > 0:
-            return x
         if torch.compiler.is_compiling():
             return x + sinusoid(positions.tensor(x.device), self.dim).to(x.dtype)
         size = 1 << max(positions.stop - 1, 255).bit_length()

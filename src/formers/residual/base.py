@@ -19,6 +19,18 @@ class Join(nn.Module):
         return y
 
 
+class DropJoin(Join):
+    """A join that drops some of the sublayer's answer in training."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(dropout)
+
+    def dropped(self, y: Tensor) -> Tensor:
+        """Drop(y); y itself in evaluation, without the price of calling a module."""
+        return self.drop(y) if self.training else y
+
+
 class Residual(Slot):
     """How a sublayer joins the stream."""
 
@@ -42,12 +54,8 @@ class Bare(Residual):
         return BareJoin(dropout)
 
 
-class BareJoin(Join):
+class BareJoin(DropJoin):
     """x' = Drop(y)."""
 
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.drop = nn.Dropout(dropout)
-
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.drop(y)
+        return self.dropped(y)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from formers.residual.base import Join, Residual
+from formers.residual.base import DropJoin, Join, Residual
 
 
 class PostNorm(Residual):
@@ -31,28 +31,26 @@ class PreNorm(Residual):
         return float((2 * steps) ** -0.5)
 
 
-class PostNormJoin(Join):
+class PostNormJoin(DropJoin):
     """LN(x + Drop(y))."""
 
     def __init__(self, dim: int, dropout: float) -> None:
-        super().__init__()
+        super().__init__(dropout)
         self.norm = nn.LayerNorm(dim)
-        self.drop = nn.Dropout(dropout)
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.norm(x + self.drop(y))  # E11
+        return self.norm(x + self.dropped(y))  # E11
 
 
-class PreNormJoin(Join):
+class PreNormJoin(DropJoin):
     """x + Drop(y), where y = F(LN(x))."""
 
     def __init__(self, dim: int, dropout: float) -> None:
-        super().__init__()
+        super().__init__(dropout)
         self.norm = nn.LayerNorm(dim)
-        self.drop = nn.Dropout(dropout)
 
     def enter(self, x: Tensor) -> Tensor:
         return self.norm(x)
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        return x + self.drop(y)  # E12
+        return x + self.dropped(y)  # E12

@@ -1,0 +1,75 @@
+"""What a model computed on its way: attention maps by the explicit path (E1), and how long the vectors of the stream are.
+
+Sublayers offer these values to whoever looks on (`Watch`); the pass itself is the usual one, so that what is seen is what happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from formers.core import FormersError, Watch
+from formers.core.stream import Compaction, compact
+from formers.model.modes import evaluating
+
+if TYPE_CHECKING:
+    from formers.model.model import Model, Output
+
+WEIGHTS = 1 << 29
+"""The largest number of attention weights that an inspection keeps."""
+NORM = " norm"
+"""How the name of a note ends that holds the lengths of vectors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """What was seen in one forward pass, by depth step, in the order of the given tokens; padding has weights and norms of 0."""
+
+    output: Output
+    attention: list[Tensor] = field(default_factory=list)
+    """Self-attention weights of each step, (batch, heads, queries, keys); with a state the past stands before the tokens."""
+    cross: list[Tensor] = field(default_factory=list)
+    """Cross-attention weights of each step, (batch, heads, target, source); of encoder-decoders."""
+    encoder: list[Tensor] = field(default_factory=list)
+    """The encoder's self-attention weights, (batch, heads, source, source)."""
+    norms: dict[str, Tensor] = field(default_factory=dict)
+    """Lengths of vectors (steps, batch, length): "stream" before each block and behind the last, and each sublayer's answer."""
+    notes: dict[str, list[Any]] = field(default_factory=dict)
+    """Whatever else the parts of a member tell, by name and step."""
+
+
+def inspect_pass(
+    model: Model, run: Callable[[Watch], Output], weights: int, mask: Tensor | None = None, source_mask: Tensor | None = None
+) -> Inspection:
+    """What `run`, a forward pass of a model that makes so many attention weights, shows to a watch."""
+    if weights > WEIGHTS:
+        raise FormersError(
+            f"looking at so many tokens would keep {weights:,} attention weights, more than {WEIGHTS:,}: give fewer tokens or rows."
+        )
+    watch = Watch()
+    with evaluating(model), torch.no_grad():
+        output = run(watch)
+    orders = {side: None if m is None else compact(m) for side, m in (("target", mask), ("source", source_mask))}
+    sides = {"attention": ("target", "target"), "cross": ("target", "source"), "encoder attention": ("source", "source")}
+    seen = {name: [by_step[step] for step in sorted(by_step)] for name, by_step in watch.notes.items()}
+    maps = {name: [_in_order(a, *(orders[s] for s in sides[name])) for a in seen.pop(name, [])] for name in sides}
+    norms = {}
+    for name in [name for name in seen if name.endswith(NORM)]:
+        order = orders["source" if name.startswith("encoder ") else "target"]
+        norms[name.removesuffix(NORM)] = torch.stack([n if order is None else order.undo(n) for n in seen.pop(name)])
+    return Inspection(output, maps["attention"], maps["cross"], maps["encoder attention"], norms, seen)
+
+
+def _in_order(weights: Tensor, queries: Compaction | None, keys: Compaction | None) -> Tensor:
+    """Weights (batch, heads, queries, keys) of compacted rows in the order of the given tokens, 0 at padding."""
+    if queries is not None:
+        weights = queries.undo(weights.transpose(1, 2)).transpose(1, 2)
+    if keys is not None:
+        past = weights.shape[3] - keys.order.shape[1]
+        new = keys.undo(weights[..., past:].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        weights = torch.cat([weights[..., :past], new], dim=3)
+    return weights

@@ -1,0 +1,123 @@
+"""What a model shows of itself: the maps are those of the equation, in the order of the tokens, and looking changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from contracts.specimens import SPECIMENS, VOCAB, subject
+from formers.core import Watch
+from formers.heads import LanguageModel
+from formers.patterns import Local
+from helpers import close, refused
+
+SEQ2SEQ = [s for s in SPECIMENS if s.spec.encoder is not None]
+STACKS = [s for s in SPECIMENS if s.spec.encoder is None]
+
+
+@pytest.mark.parametrize("specimen", STACKS, ids=str)
+def test_maps_of_every_layer_and_head_sum_to_one_over_what_the_pattern_allows(specimen):
+    seat = subject(specimen.spec)
+    x = seat.input(7)
+    seen = seat.model.inspect(x)
+    spec = specimen.spec
+    assert len(seen.attention) == spec.depth.steps
+    for step, a in enumerate(seen.attention):
+        assert a.shape == (3, spec.heads, 7, 7)
+        close(a.sum(-1), torch.ones(3, spec.heads, 7, dtype=torch.float64))
+        assert bool((a[:, ~spec.pattern.mask(7, spec.heads, step)] == 0).all())
+    with torch.no_grad():
+        close(seen.output.hidden, seat(x).hidden, 0.0)
+    assert seen.norms["stream"].shape == (spec.depth.steps + 1, 3, 7)
+    assert seen.norms["feedforward"].shape == (spec.depth.steps, 3, 7)
+    assert all(e.startswith(("sdpa", "dense")) for e in seen.notes["attention executor"])
+
+
+def test_the_maps_are_those_that_the_output_is_made_of():
+    model = formers.create("decoder", vocab=VOCAB, dim=16, heads=2, layers=1, dropout=0.0).double()
+    tokens = torch.randint(VOCAB, (2, 6))
+    a = model.inspect(tokens).attention[0]
+    with torch.no_grad():
+        x = model.stack.position(model.embedding(tokens), formers.core.Range(0, 6), 0)
+        attention = model.stack.depth.blocks[0].attention
+        q, k, v = attention.split_all(attention.qkv(model.stack.depth.blocks[0].join_attention.norm(x)), 3)
+        close(a, (q @ k.transpose(-1, -2) / 8**0.5).masked_fill(torch.ones(6, 6).triu(1) == 1, float("-inf")).softmax(-1))
+        close(model.inspect(tokens).norms["attention"][0], attention.merge(a @ v).float().norm(dim=-1), 1e-5)
+
+
+@pytest.mark.parametrize("specimen", STACKS, ids=str)
+def test_a_padded_row_shows_what_the_row_alone_shows(specimen):
+    seat = subject(specimen.spec, batch=2)
+    x = seat.input(8)
+    mask = torch.ones(2, 8, dtype=torch.bool)
+    mask[1, [0, 3, 7]] = False
+    padded, alone = seat.model.inspect(x, mask=mask), seat.model.inspect(x[1:, mask[1]])
+    for a, b in zip(padded.attention, alone.attention, strict=True):
+        close(a[1][:, mask[1]][:, :, mask[1]], b[0])
+        assert bool((a[1][:, ~mask[1]] == 0).all())
+        assert bool((a[1][:, :, ~mask[1]] == 0).all())
+    close(padded.norms["stream"][:, 1, mask[1]], alone.norms["stream"][:, 0], 1e-4)
+
+
+@pytest.mark.parametrize("specimen", SEQ2SEQ, ids=str)
+def test_an_encoder_decoder_shows_both_stacks_and_the_cross_attention(specimen):
+    seat, spec = subject(specimen.spec, batch=2), specimen.spec
+    source, target = torch.randint(5, (2, 6)), torch.randint(5, (2, 4))
+    source_mask, mask = (
+        torch.tensor([[True] * 6, [False, True, True, False, True, True]]),
+        torch.tensor([[True] * 4, [True, False, True, True]]),
+    )
+    seen = seat.model.inspect(source, target, source_mask=source_mask, mask=mask)
+    alone = seat.model.inspect(source[1:, source_mask[1]], target[1:, mask[1]])
+    assert seen.cross[0].shape == (2, spec.heads, 4, 6)
+    for found, wanted, rows, columns in (
+        (seen.cross, alone.cross, mask[1], source_mask[1]),
+        (seen.encoder, alone.encoder, source_mask[1], source_mask[1]),
+        (seen.attention, alone.attention, mask[1], mask[1]),
+    ):
+        for a, b in zip(found, wanted, strict=True):
+            close(a[1][:, rows][:, :, columns], b[0])
+            close(b.sum(-1), torch.ones_like(b.sum(-1)))
+    close(seen.norms["encoder stream"][:, 1, source_mask[1]], alone.norms["encoder stream"][:, 0], 1e-4)
+
+
+def test_with_a_state_the_past_stands_before_the_tokens():
+    model = formers.create("decoder", vocab=VOCAB, dim=16, heads=2, layers=2, dropout=0.0).double().eval()
+    tokens = torch.randint(VOCAB, (2, 7))
+    with torch.no_grad():
+        state = model(tokens[:, :4]).state
+    whole, rest = model.inspect(tokens), model.inspect(tokens[:, 4:], state=state)
+    for a, b in zip(whole.attention, rest.attention, strict=True):
+        close(a[:, :, 4:], b)
+
+
+def test_looking_leaves_the_mode_the_gradients_and_the_modules_alone():
+    model = formers.create("decoder", vocab=VOCAB, dim=16, heads=2, layers=1, dropout=0.5)
+    before = {name: vars(module).copy() for name, module in model.named_modules()}
+    first, again = (model.inspect(torch.zeros(1, 5, dtype=torch.long)) for _ in range(2))
+    assert first.attention[0].equal(again.attention[0])
+    assert not first.attention[0].requires_grad
+    assert all(vars(module).keys() == before[name].keys() for name, module in model.named_modules())
+    assert model.training
+
+
+def test_too_much_to_look_at_is_refused_before_anything_is_computed():
+    model = formers.create("decoder", vocab=VOCAB, dim=16, heads=2, layers=2)
+    with refused("fewer tokens"):
+        model.inspect(torch.zeros(1, 30_000, dtype=torch.long))
+
+
+def test_a_watch_may_want_only_some_names():
+    model = formers.create("decoder", vocab=VOCAB, dim=16, heads=2, layers=2)
+    watch = Watch(only="executor")
+    model(torch.zeros(1, 5, dtype=torch.long), watch=watch)
+    assert list(watch.notes) == ["attention executor"]
+    assert list(watch.notes["attention executor"]) == [0, 1]
+
+
+def test_a_local_pattern_is_seen_as_it_is():
+    spec = formers.spec("decoder", vocab=VOCAB, dim=16, heads=2, layers=1).replace(pattern=Local(window=2), head=LanguageModel())
+    a = formers.build(spec).inspect(torch.randint(VOCAB, (1, 9))).attention[0]
+    assert bool((a[0, 0].triu(1) == 0).all())
+    assert bool((a[0, 0].tril(-2) == 0).all())
