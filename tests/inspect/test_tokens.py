@@ -47,7 +47,25 @@ def test_different_tokens_have_different_labels() -> None:
     tokens = Bytes(specials=("begin", "end"))
     labels = token_labels(tokens, range(tokens.vocab))
     assert len(set(labels)) == len({plain_label(label) for label in labels}) == tokens.vocab
-    marks = [" ", "\n", "\t", "␣", "⏎", "⇥", "⟨begin⟩", "\\", "\\n", "\\s", "\\x0a", "\u00a0", "\ufeff", "é", "e\u0301", "<begin>", "\\<begin>"]
+    marks = [
+        " ",
+        "\n",
+        "\t",
+        "␣",
+        "⏎",
+        "⇥",
+        "⟨begin⟩",
+        "\\",
+        "\\n",
+        "\\s",
+        "\\x0a",
+        "\u00a0",
+        "\ufeff",
+        "é",
+        "e\u0301",
+        "<begin>",
+        "\\<begin>",
+    ]
     shown = [visible(mark.encode()) for mark in marks] + token_labels(tokens, [tokens.special("begin"), 0xC3, 0xA0])
     assert len(set(shown)) == len(shown)
     assert len({plain_label(label) for label in shown}) == len(shown)

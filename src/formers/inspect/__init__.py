@@ -8,7 +8,7 @@ from formers.inspect.parameters import parameter_parts
 from formers.inspect.patterns import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
 from formers.inspect.positions import draw_sinusoid, save_sinusoid
 from formers.inspect.tokens import token_labels
-from formers.inspect.views import View, by_words
+from formers.inspect.views import View, by_words, find_view, views_of
 
 __all__ = [
     "View",
@@ -20,6 +20,7 @@ __all__ = [
     "draw_map",
     "draw_pattern",
     "draw_sinusoid",
+    "find_view",
     "list_members",
     "member_facts",
     "members_facts",
@@ -33,4 +34,5 @@ __all__ = [
     "save_pattern",
     "save_sinusoid",
     "token_labels",
+    "views_of",
 ]

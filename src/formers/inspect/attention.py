@@ -98,8 +98,8 @@ def draw_map(view: View, layer: int | None = None, head: int | None = None, colu
     Keys that do not fit stand together; a mark is then that of the strongest of its pairs.
     """
     weights = view.chosen(layer, head)
-    unicode = has_unicode(encoding)
-    queries, keys = ([sayable(_short(label if unicode else plain_label(label)), encoding) for label in side] for side in (view.queries, view.keys))
+    shown = str if has_unicode(encoding) else plain_label
+    queries, keys = ([sayable(_short(shown(label)), encoding) for label in side] for side in (view.queries, view.keys))
     down = 1 if len(queries) <= 200 else math.ceil(len(queries) / 100)
     rows = queries if down == 1 else [str(row) for row in range(0, len(queries), down)]
     left = max(cell_len(label) for label in rows) + 2

@@ -113,7 +113,7 @@ def _check_size(views: Sequence[View]) -> None:
 
 
 def _part(name: str) -> str:
-    return resources.files("formers.inspect").joinpath("page", name).read_text(encoding="utf-8")
+    return (resources.files("formers.inspect") / "page" / name).read_text(encoding="utf-8")
 
 
 def _checksum(text: str) -> str:

@@ -13,11 +13,17 @@ import torch
 from torch import Tensor
 
 from formers.core import FormersError
-from formers.inspect.tokens import label_bytes, visible
+from formers.data import Tokenizer
+from formers.generation import generate
+from formers.generation.sample import tokenizer_of
+from formers.inspect.tokens import label_bytes, token_labels, visible
+from formers.model import Model, Seq2Seq, StackModel
 
 SELF, ENCODER, CROSS = "self-attention", "encoder self-attention", "cross-attention"
 KINDS = {"self": SELF, "encoder": ENCODER, "cross": CROSS}
 """The titles of views, by the short names of the command line."""
+SPARE = 50
+"""How many tokens an encoder-decoder may write beyond twice its source, where no target is given."""
 READ = "A target token's row is where the decoder looked when it had read that token, to write the next."
 """What a row of cross-attention is: the weights stand at the token that was read, not at the one then written."""
 
@@ -65,6 +71,59 @@ class View:
         layers = self.weights if layer is None else self.weights[layer : layer + 1]
         heads = layers if head is None else layers[:, head : head + 1]
         return heads.mean(dim=(0, 1))
+
+
+def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
+    """What a model's attention looks at while it reads a text: one view, or of an encoder-decoder the encoder's, the decoder's and the
+    cross-attention. An encoder-decoder's text is its source; its target is what it writes, the likeliest token each time, unless given.
+    """
+    tokenizer = tokenizer_of(model)
+    device = next(model.parameters()).device
+    source = tokenizer.encode(text)
+    if not source:
+        raise FormersError("the text is empty, so that there is nothing to look at: give at least one token.")
+    read = torch.tensor([source], device=device)
+    if isinstance(model, Seq2Seq):
+        return _two_sided(model, tokenizer, read, target)
+    if target is not None:
+        raise FormersError(f"{model.spec.name or 'this model'} reads one text and writes no target: leave the target out.")
+    if not isinstance(model, StackModel):
+        raise FormersError(f"{model.spec.name or 'this model'} has no attention to look at: use a member that has.")
+    labels = token_labels(tokenizer, source)
+    return [View(SELF, labels, labels, _stacked(model.inspect(read).attention))]
+
+
+def _two_sided(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str | None) -> list[View]:
+    begin, end = tokenizer.special("begin"), tokenizer.special("end")
+    if target is None:
+        written = generate(model, source, max_new_tokens=2 * source.shape[1] + SPARE, temperature=0)[0].tolist()
+        ids = written[: written.index(end)] if end in written else written
+    else:
+        ids = tokenizer.encode(target)
+    ids = [begin, *ids]
+    seen = model.inspect(source, torch.tensor([ids], device=source.device))
+    read, wrote = token_labels(tokenizer, source[0].tolist()), token_labels(tokenizer, ids)
+    return [
+        View(ENCODER, read, read, _stacked(seen.encoder)),
+        View(SELF, wrote, wrote, _stacked(seen.attention)),
+        View(CROSS, wrote, read, _stacked(seen.cross)),
+    ]
+
+
+def _stacked(maps: list[Tensor]) -> Tensor:
+    """The maps of one text, (layers, heads, queries, keys)."""
+    return torch.stack([weights[0] for weights in maps]).float().cpu()
+
+
+def find_view(views: Sequence[View], name: str | None = None) -> int:
+    """The place of a view among others by its short name; unless one is named that of cross-attention, which comes last if there is one."""
+    titles = [view.title for view in views]
+    if name is None:
+        return len(views) - 1
+    if name not in KINDS or KINDS[name] not in titles:
+        known = [short for short, title in KINDS.items() if title in titles]
+        raise FormersError(f"there is no view {name!r} of this model: it has {', '.join(known)}.")
+    return titles.index(KINDS[name])
 
 
 def which(view: View, layer: int | None = None, head: int | None = None) -> str:
