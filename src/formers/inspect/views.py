@@ -60,8 +60,8 @@ class View:
 
     @property
     def same(self) -> bool:
-        """Whether the same tokens stand on both sides."""
-        return self.queries == self.keys
+        """Whether the same tokens stand on both sides: not where a target happens to repeat its source."""
+        return self.title != CROSS and self.queries == self.keys
 
     def chosen(self, layer: int | None = None, head: int | None = None) -> Tensor:
         """The weights (queries, keys) of a layer and a head, counted from 0; the mean over those left out."""

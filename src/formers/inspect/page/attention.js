@@ -224,7 +224,7 @@
       token.style.setProperty("--shade", depth.toFixed(4));
       token.classList.toggle("deep", depth > 0.64);
       // Where tokens are letters there is no room for a fraction: the list beside has it.
-      if (strongest.has(place)) token.dataset.percent = token.parentElement.classList.contains("small") ? String(Math.round(100 * share)) : percent(share).replace(" %", "");
+      if (strongest.has(place) && share >= 0.005) token.dataset.percent = token.parentElement.classList.contains("small") ? String(Math.round(100 * share)) : percent(share).replace(" %", "");
       else delete token.dataset.percent;
     });
     const active = tokens[from][now.token];
@@ -393,6 +393,11 @@
       choose({ [what]: Math.max(first, Math.min(end - 1, now[what] + step)) });
     }
   });
+  // A control that was used with the mouse lets the arrow keys go again.
+  let pointing = false;
+  document.addEventListener("pointerdown", () => (pointing = true), true);
+  document.addEventListener("keydown", () => (pointing = false), true);
+  $("controls").addEventListener("change", (event) => pointing && event.target.blur());
   $("controls").addEventListener("submit", (event) => event.preventDefault());
   window.addEventListener("resize", drawMap);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
