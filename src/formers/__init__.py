@@ -32,6 +32,7 @@ _HOMES = {
     "attend": "formers.attention",
     "explain": "formers.attention",
     "generate": "formers.generation",
+    "stream": "formers.generation",
     "train": "formers.training",
     "resume": "formers.training",
     **dict.fromkeys(("attention", "depth", "feedforward", "heads", "memory", "patterns", "position", "residual", "score"), ""),
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from formers.family import members as members
     from formers.family import spec as spec
     from formers.generation import generate as generate
+    from formers.generation import stream as stream
     from formers.model import Model as Model
     from formers.model import Output as Output
     from formers.model import Spec as Spec

@@ -1,5 +1,7 @@
-"""Writing: sampling with the exact decoding cache."""
+"""Writing: sampling and beam search with the exact decoding cache."""
 
-from formers.generation.sample import answer, generate
+from formers.generation.line import Line, tokenizer_of
+from formers.generation.options import Options
+from formers.generation.write import answer, generate, stream, stream_with, texts
 
-__all__ = ["answer", "generate"]
+__all__ = ["Line", "Options", "answer", "generate", "stream", "stream_with", "texts", "tokenizer_of"]

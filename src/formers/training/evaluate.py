@@ -12,8 +12,7 @@ from torch import Tensor
 
 from formers.core import IGNORED, FormersError, State
 from formers.data import Batch, Batches, Tokenizer
-from formers.generation import answer
-from formers.generation.sample import tokenizer_of
+from formers.generation import answer, tokenizer_of
 from formers.model import Model, Seq2Seq, evaluating
 from formers.training.distributed import World
 from formers.training.score import Figures, Score, score_of

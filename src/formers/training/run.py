@@ -14,8 +14,7 @@ from safetensors.torch import save as to_bytes
 from formers.core import FormersError
 from formers.data import Reading
 from formers.data.files import parallel, resolved
-from formers.generation import generate
-from formers.generation.sample import tokenizer_of
+from formers.generation import generate, tokenizer_of
 from formers.model import Seq2Seq, load
 from formers.model.files import write_through
 from formers.position import Learned

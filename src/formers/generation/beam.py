@@ -1,0 +1,109 @@
+"""Beam search: the likeliest texts, searched breadth first, keeping at each step the best `beams` of all one-token continuations.
+
+score(y) = log P(y) / ((5 + |y|) / 6)^a        |y| counts the end token, a is the length penalty       E151
+
+Continuations of one length compete by log P. One that ends leaves the beam for good, with its score; what still goes on when the
+tokens are used up is scored as it stands. The search ends when nothing that goes on could still score better than what has ended:
+log P only falls, and the penalty of the longest text is known. With one beam this is greedy decoding, whatever the penalty; with as
+many beams as there are texts it is the exact maximum. From Wu et al., 2016 (section 7), and Vaswani et al., 2017 (section 6.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from formers.core import FormersError
+from formers.generation.compose import reader_of
+from formers.generation.line import Ends, Line
+from formers.generation.options import Options
+from formers.model import Model
+
+
+@dataclass
+class _Beam:
+    """A text of one prompt that goes on: its line, its log-probability, and the row of the reader that has read it."""
+
+    line: Line
+    chance: float
+    row: int
+
+
+class _Search:
+    """The search for the texts of one prompt."""
+
+    def __init__(self, line: Line, row: int, options: Options) -> None:
+        self.options, self.number = options, line.number
+        self.going = [_Beam(line, 0.0, row)]
+        self.ended: list[Line] = []
+
+    def score(self, chance: float, length: int) -> float:
+        """The score of a text of so many tokens and this log-probability."""
+        return chance / ((5 + length) / 6) ** self.options.length_penalty  # E151
+
+    def end(self, line: Line, chance: float, length: int) -> None:
+        """Takes a text that has ended; only as many as are wanted are kept."""
+        line.score = self.score(chance, length)
+        self.ended = sorted([*self.ended, line], key=lambda text: -text.score)[: self.options.samples]
+
+    def extend(self, found: Sequence[tuple[float, int, int]], ends: Ends) -> list[_Beam]:
+        """The best continuations (log-probability, which of the going, token): those that end are taken out, the others go on."""
+        new = []
+        for chance, which, token in found:
+            parent = self.going[which]
+            line = replace(parent.line, ids=list(parent.line.ids))
+            line.add(token, ends)
+            if line.why is None:
+                new.append(_Beam(line, chance, parent.row))
+            else:
+                self.end(line, chance, len(parent.line.ids) + 1)
+        return new
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing that goes on can still change what is found."""
+        if not self.going:
+            return True
+        best = max(self.score(beam.chance, self.options.max_new_tokens) for beam in self.going)
+        return len(self.ended) == self.options.samples and self.ended[-1].score >= best
+
+
+@torch.inference_mode()
+def search(model: Model, lines: list[Line], options: Options, ends: Ends) -> Iterator[list[Line]]:
+    """The best texts of each line's prompt, best first, a prompt at a time as they are found."""
+    assert options.beams is not None
+    reader = reader_of(model, lines)
+    searches = [_Search(line, row, options) for row, line in enumerate(lines)]
+    for _ in range(options.max_new_tokens):
+        logits = reader.logits()
+        if not bool(logits.isfinite().all()):
+            raise FormersError("the model's logits are not finite: its training has diverged; use an earlier checkpoint.")
+        chances = logits.double().log_softmax(dim=-1)
+        vocab = chances.shape[1]
+        open_searches = []
+        for one in searches:
+            rows = [beam.row for beam in one.going]
+            so_far = torch.tensor([beam.chance for beam in one.going], dtype=chances.dtype, device=chances.device)
+            total = (so_far[:, None] + chances[rows]).flatten()
+            best = total.topk(min(options.beams, len(total)))
+            found = [(c, i // vocab, i % vocab) for c, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
+            one.going = one.extend([f for f in found if f[0] > float("-inf")], ends)
+            if one.done:
+                yield one.ended
+            else:
+                open_searches.append(one)
+        searches = open_searches
+        if not searches:
+            return
+        going = [beam for one in searches for beam in one.going]
+        reader.select([beam.row for beam in going])
+        reader.push(torch.tensor([beam.line.ids[-1] for beam in going], device=reader.device))
+        for row, beam in enumerate(going):
+            beam.row = row
+    for one in searches:
+        for beam in one.going:
+            beam.line.why = "length"
+            one.end(beam.line, beam.chance, len(beam.line.ids))
+        yield one.ended

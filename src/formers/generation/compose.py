@@ -1,0 +1,120 @@
+"""Texts written side by side: prompts become lines, lines are read in batches, and every step adds a token to each.
+
+A line does not depend on the others: it reads no padding, draws from numbers of its own, and its window slides when it is full. So
+lines whose windows will slide are written beside lines of the same length only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
+
+import torch
+from torch import Tensor
+
+from formers.core import FormersError
+from formers.data import Tokenizer
+from formers.data.tokenize import to_utf8
+from formers.generation.choose import choose, uniforms
+from formers.generation.line import Ends, Line, tokenizer_of
+from formers.generation.options import Options
+from formers.generation.reader import Reader, is_answering, limit_of
+from formers.model import Model
+
+BATCH = 64
+"""How many lines are written at once, unless one says otherwise."""
+
+
+def ends_of(model: Model, options: Options, texts: bool) -> Ends:
+    """Where the texts of a model end; `texts` says that they are wanted as text, so that there must be a tokenizer."""
+    if not model.spec.head.writes:
+        raise FormersError(f"{model.spec.name or 'this model'} does not write text: use a decoder or a transformer.")
+    needed = texts or bool(options.stop) or is_answering(model)
+    return Ends(tokenizer_of(model) if needed else model.tokenizer, tuple(to_utf8(stop) for stop in options.stop))
+
+
+def lines_of(model: Model, prompts: Iterable[Sequence[int]], options: Options, ends: Ends) -> Iterator[Line]:
+    """The lines of prompts, each as often as samples are wanted, with nothing written yet.
+
+    A line's random numbers are a function of the seed, of its prompt and of how often that prompt came before, so that neither the
+    batch nor its order changes what is written for a prompt.
+    """
+    seed = int(torch.randint(2**62, ())) if options.seed is None else options.seed
+    before: Counter[tuple[int, ...]] = Counter()
+    # A beam search finds its texts from one line, and its draws are not used.
+    samples = 1 if options.beams is not None else options.samples
+    for number, prompt in enumerate(prompts):
+        ids = [int(token) for token in prompt]
+        for sample in range(samples):
+            key = tuple(ids)
+            draws = uniforms(seed, *key, "sample", before[key])
+            before[key] += 1
+            if is_answering(model):
+                assert ends.tokenizer is not None
+                yield Line(number, sample, [ends.tokenizer.special("begin")], draws, source=ids)
+            else:
+                yield Line(number, sample, ids or start_of(ends.tokenizer), draws)
+
+
+def start_of(tokenizer: Tokenizer | None) -> list[int]:
+    """What stands before a text that begins with nothing: its begin token, a line break, or for who has neither the first id."""
+    if tokenizer is None:
+        return [0]
+    if "begin" in tokenizer.specials:
+        return [tokenizer.special("begin")]
+    try:
+        return tokenizer.encode("\n")
+    except FormersError:
+        return [0]
+
+
+def batches(model: Model, lines: Iterable[Line], options: Options, size: int = BATCH) -> Iterator[list[Line]]:
+    """The lines in groups that are written together: at most `size`, of equal length where their windows will slide."""
+    limit, lines = limit_of(model), iter(lines)
+    while batch := list(islice(lines, size)):
+        if limit is None or max(len(line.read) for line in batch) + options.max_new_tokens <= limit:
+            yield batch
+        else:
+            ordered = sorted(batch, key=lambda line: len(line.read))
+            yield from (list(group) for _, group in groupby(ordered, key=lambda line: len(line.read)))
+
+
+def reader_of(model: Model, lines: Sequence[Line]) -> Reader:
+    """The reader of some lines, which has read nothing."""
+    sources = [line.source for line in lines if line.source is not None]
+    return Reader(model, [line.read for line in lines], sources or None)
+
+
+@torch.inference_mode()
+def write(model: Model, lines: list[Line], options: Options, ends: Ends) -> Iterator[None]:
+    """Writes the lines, a token each between two yields, until all have ended; what has been written stands in the lines."""
+    reader, going = reader_of(model, lines), list(lines)
+    seen = _seen(model, lines) if options.repetition_penalty != 1.0 else None
+    for _ in range(options.max_new_tokens):
+        tokens = choose(reader.logits(), options, [line.draws for line in going], seen)
+        reader.push(tokens)
+        for line, token in zip(going, tokens.tolist(), strict=True):
+            line.add(token, ends)
+        yield
+        left = [i for i, line in enumerate(going) if line.why is None]
+        if not left:
+            break
+        if 2 * len(left) <= len(going):  # what has ended is carried along until dropping it pays
+            going = [going[i] for i in left]
+            reader.select(left)
+            seen = None if seen is None else seen[left]
+        if seen is not None:
+            seen.scatter_(1, tokens[left if len(tokens) > len(going) else slice(None), None], True)
+    for line in lines:
+        line.why = line.why or "length"
+
+
+def _seen(model: Model, lines: Sequence[Line]) -> Tensor:
+    """The tokens (lines, vocab) that stand in each line already; an encoder-decoder's source is not part of its text."""
+    assert model.spec.vocab is not None
+    seen = torch.zeros(len(lines), model.spec.vocab, dtype=torch.bool, device=next(model.parameters()).device)
+    for row, line in zip(seen, lines, strict=True):
+        if line.source is None:
+            row[line.read] = True
+    return seen

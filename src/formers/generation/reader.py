@@ -1,0 +1,103 @@
+"""Rows of a model's stream while it writes: what has been read stays read, and every token costs what the pattern reads of the past."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from formers.core import State
+from formers.data.batches import pad
+from formers.model import Model, Output, Seq2Seq
+
+log = logging.getLogger(__name__)
+
+
+def limit_of(model: Model) -> int | None:
+    """How many tokens a model reads at the most before its window slides: its training length, if its positions are absolute."""
+    return model.spec.length if model.spec.position.absolute else None
+
+
+class Reader:
+    """Reads rows of tokens and what is written behind them, with the exact cache.
+
+    A model with absolute positions has only seen those below its training length. Beyond it the older half of the window is
+    forgotten and the rest read again from position 0, so that half a window is written between two readings; the log says so. Rows
+    slide together: those that will must have equal lengths.
+    """
+
+    def __init__(self, model: Model, rows: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None) -> None:
+        self.model, self.rows = model, [list(row) for row in rows]
+        self.device = next(model.parameters()).device
+        self.limit, self.told = limit_of(model), False
+        self.state: State | None = None
+        self.unread: Tensor | None = None
+        """(rows, 1), the tokens written last."""
+        self.sources = None if sources is None else [tuple(source) for source in sources]
+
+    def logits(self) -> Tensor:
+        """Logits (rows, vocab) of every row's next token."""
+        if self.state is None or self.unread is None or (self.limit is not None and self.state.bound + 1 > self.limit):
+            return self._begin()
+        return self._run(self.unread, None, self.state)[:, -1]
+
+    def push(self, tokens: Tensor) -> None:
+        """Adds a token to every row (rows,)."""
+        for row, token in zip(self.rows, tokens.tolist(), strict=True):
+            row.append(token)
+        self.unread = tokens[:, None]
+
+    def select(self, rows: list[int]) -> None:
+        """Goes on with some of its rows, each as often as it is named."""
+        if rows == list(range(len(self.rows))):
+            return
+        index = torch.tensor(rows, device=self.device)
+        self.rows = [list(self.rows[i]) for i in rows]
+        self.state = None if self.state is None else self.state.select(index)
+        self.unread = None if self.unread is None else self.unread[index]
+        self.sources = None if self.sources is None else [self.sources[i] for i in rows]
+
+    def _begin(self) -> Tensor:
+        """Reads the rows, or what is left of them where they are longer than the model reads, from position 0."""
+        rows = self.rows
+        if self.limit is not None and max(map(len, rows)) > self.limit:
+            if not self.told:
+                log.warning(
+                    "beyond %d tokens, the length it was trained on, the model re-reads the last half: the window slides", self.limit
+                )
+                self.told = True
+            rows = [row[-(self.limit // 2 + 1) :] for row in rows]
+        # What several rows begin with, as the samples of one prompt do, is read once.
+        keys = [(tuple(row), None if self.sources is None else self.sources[i]) for i, row in enumerate(rows)]
+        different = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        read = [row for row, _ in different]
+        sources = None if self.sources is None else [source for _, source in different if source is not None]
+        tokens, mask = pad(read)
+        even = bool(mask.all())
+        state = self.model.initial_state(len(read))
+        logits = self._run(tokens.to(self.device), None if even else mask.to(self.device), state, sources)
+        last = logits[:, -1] if even else logits[torch.arange(len(read)), mask.sum(dim=1) - 1]
+        if len(read) == len(keys):
+            return last
+        assert self.state is not None
+        index = torch.tensor([different[key] for key in keys], device=self.device)
+        self.state = self.state.select(index)
+        return last[index]
+
+    def _run(self, tokens: Tensor, mask: Tensor | None, state: State, sources: Sequence[Sequence[int]] | None = None) -> Tensor:
+        """Logits (rows, length, vocab) of tokens behind a state, which is replaced by the one behind them."""
+        if self.sources is None:
+            out: Output = self.model(tokens, state=state, mask=mask)
+        else:
+            source, real = (None, None) if sources is None else (t.to(self.device) for t in pad(sources))
+            out = self.model(source, tokens, source_mask=real, mask=mask, state=state)
+        self.state = out.state
+        assert out.logits is not None
+        return out.logits
+
+
+def is_answering(model: Model) -> bool:
+    """Whether a model's prompt is a source, which it reads beside what it writes."""
+    return isinstance(model, Seq2Seq)

@@ -1,0 +1,234 @@
+"""Writing with any member through one interface: text for text, token ids for token ids, one prompt or many."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict, overload
+
+from torch import Tensor
+from typing_extensions import Unpack
+
+from formers.core import FormersError
+from formers.data.batches import pad
+from formers.generation.beam import search
+from formers.generation.compose import BATCH, batches, ends_of, lines_of, write
+from formers.generation.line import Line
+from formers.generation.options import Options
+from formers.generation.reader import is_answering
+from formers.model import Model, Seq2Seq, evaluating
+
+FILLER = -1
+"""What a row of ids is filled up with behind its end, where the tokenizer has no end token: no token at all."""
+
+
+class Knobs(TypedDict, total=False):
+    """The options of `generate` that do not change what it returns."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+    min_p: float | None
+    repetition_penalty: float
+    stop: str | Sequence[str]
+    beams: int | None
+    length_penalty: float
+    mask: Tensor | None
+    batch: int
+
+
+@overload
+def generate(model: Model, prompt: str, *, samples: None = None, **how: Unpack[Knobs]) -> str: ...
+@overload
+def generate(model: Model, prompt: str, *, samples: int, **how: Unpack[Knobs]) -> list[str]: ...
+@overload
+def generate(model: Model, prompt: Tensor, *, samples: int | None = None, **how: Unpack[Knobs]) -> Tensor: ...
+@overload
+def generate(model: Model, prompt: list[str], *, samples: None = None, **how: Unpack[Knobs]) -> list[str]: ...
+@overload
+def generate(model: Model, prompt: list[str], *, samples: int, **how: Unpack[Knobs]) -> list[list[str]]: ...
+@overload
+def generate(model: Model, prompt: list[list[int]], *, samples: None = None, **how: Unpack[Knobs]) -> list[list[int]]: ...
+@overload
+def generate(model: Model, prompt: list[list[int]], *, samples: int, **how: Unpack[Knobs]) -> list[list[list[int]]]: ...
+def generate(
+    model: Model,
+    prompt: Any,
+    max_new_tokens: int = 200,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    *,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    stop: str | Sequence[str] = (),
+    samples: int | None = None,
+    beams: int | None = None,
+    length_penalty: float = 0.6,
+    mask: Tensor | None = None,
+    batch: int = BATCH,
+) -> Any:
+    """The prompt and its continuation; of an encoder-decoder, whose prompt is its source, the target it writes.
+
+    A text gives a text, token ids (batch, length) give token ids, with `mask` True at real ones; a list of texts, or of lists of ids,
+    gives a list; with `samples` each prompt gives a list of so many (a tensor so many rows). Rows of a tensor that end before others
+    are filled up with the end token, or with -1 if there is none. `temperature` 0 takes the likeliest token; `beams` searches for the
+    likeliest text. The same seed writes the same text for a prompt, whatever else is written beside it, `batch` lines at a time.
+    A model with absolute positions never looks further back than its training length: beyond it the window slides, and the log says so.
+    """
+    options = Options(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, stop=stop,
+        repetition_penalty=repetition_penalty, samples=1 if samples is None else samples, beams=beams, length_penalty=length_penalty,
+    )  # fmt: skip
+    if isinstance(prompt, str):
+        (found,) = _texts(model, [prompt], options, batch)
+        return found[0] if samples is None else found
+    if isinstance(prompt, Tensor):
+        return _tensor(model, prompt, mask, options, batch)
+    rows = _checked_rows(prompt)
+    if all(isinstance(row, str) for row in rows):
+        each: Iterator[list[Any]] = _texts(model, rows, options, batch)
+    else:
+        each = ([_whole(model, rows[line.number], line) for line in lines] for lines in texts(model, rows, options, batch, text=False))
+    return [found[0] if samples is None else found for found in each]
+
+
+def stream(
+    model: Model,
+    prompt: str,
+    max_new_tokens: int = 200,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    *,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    stop: str | Sequence[str] = (),
+) -> Iterator[str]:
+    """What `generate` writes behind the prompt, piece by piece as it is written; a piece never ends within a character."""
+    return stream_with(
+        model,
+        prompt,
+        Options(
+            max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, stop=stop,
+            repetition_penalty=repetition_penalty,
+        ),
+    )  # fmt: skip
+
+
+def stream_with(model: Model, prompt: str, options: Options) -> Iterator[str]:
+    """What `stream` gives, for options given as one value."""
+    if options.beams is not None:
+        raise FormersError(f"beams={options.beams} knows its text only when all is searched: use generate, or leave out beams.")
+    ends = ends_of(model, options, texts=True)
+    assert ends.tokenizer is not None
+    (line,) = lines_of(model, [ends.tokenizer.encode(prompt)], options, ends)
+
+    def pieces() -> Iterator[str]:
+        decoder, told = codecs.getincrementaldecoder("utf-8")("replace"), 0
+        with evaluating(model):
+            for _ in write(model, [line], options, ends):
+                # What may turn out to be a stop string is not shown before it is known not to be one.
+                safe = len(line.data) - (ends.held(line.data) if line.why is None else 0)
+                piece = decoder.decode(line.data[told:safe])
+                told = max(told, safe)
+                if piece:
+                    yield piece
+        if last := decoder.decode(line.data[told:], final=True):
+            yield last
+
+    return pieces()
+
+
+def answer(model: Seq2Seq, sources: Sequence[list[int]], max_new_tokens: int) -> list[list[int]]:
+    """What an encoder-decoder writes for sources of different lengths, each up to its end token, greedily."""
+    options = Options(max_new_tokens=max_new_tokens, temperature=0.0)
+    return [lines[0].ids for lines in texts(model, sources, options, text=False)]
+
+
+def texts(
+    model: Model,
+    prompts: Iterable[Sequence[int]],
+    options: Options,
+    batch: int = BATCH,
+    text: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[list[Line]]:
+    """The lines that are written for each prompt of token ids, samples or best first, in the order of the prompts.
+
+    `text` says that they are wanted as text, so that the model must have a tokenizer. `progress` is told of every token.
+    """
+    if batch < 1:
+        raise FormersError(f"batch={batch} writes nothing: give 1 or more.")
+    ends = ends_of(model, options, text)
+    waiting: dict[int, list[Line]] = {}
+    number = 0
+    with evaluating(model):
+        for group in batches(model, lines_of(model, prompts, options, ends), options, batch):
+            if options.beams is not None:
+                for found in search(model, group, options, ends):
+                    waiting[found[0].number] = [replace(line, sample=i) for i, line in enumerate(found)]
+            else:
+                for _ in write(model, group, options, ends):
+                    if progress is not None:
+                        progress(len(group))
+                for line in group:
+                    waiting.setdefault(line.number, []).append(line)
+            # A search gives all texts of a prompt at once; samples of a prompt may be spread over batches.
+            while number in waiting and (options.beams is not None or len(waiting[number]) == options.samples):
+                yield sorted(waiting.pop(number), key=lambda line: line.sample)
+                number += 1
+
+
+def _texts(model: Model, prompts: Sequence[str], options: Options, batch: int) -> Iterator[list[str]]:
+    """The texts of prompts: the prompt and what follows it, or what an encoder-decoder answers."""
+    tokenizer = ends_of(model, options, texts=True).tokenizer
+    assert tokenizer is not None
+    before = [b"" if is_answering(model) else tokenizer.to_bytes(ids) for ids in (tokenizer.encode(p) for p in prompts)]
+    for lines in texts(model, [tokenizer.encode(p) for p in prompts], options, batch):
+        yield [(before[line.number] + line.data).decode("utf-8", errors="replace") for line in lines]
+
+
+def _tensor(model: Model, prompt: Tensor, mask: Tensor | None, options: Options, batch: int) -> Tensor:
+    """Token ids (rows, length) of a tensor of prompts: each row as it was given and what follows it, or what is answered."""
+    if prompt.dim() != 2 or prompt.is_floating_point() or prompt.shape[1] == 0:
+        raise FormersError(
+            f"the prompt is {prompt.dtype} of shape {tuple(prompt.shape)}: give int64 of shape (batch, length), length 1 or more."
+        )
+    if mask is not None and mask.shape != prompt.shape:
+        raise FormersError(f"mask has shape {tuple(mask.shape)} and the prompt {tuple(prompt.shape)}: give one bool a token.")
+    given = prompt.tolist()
+    real = given if mask is None else [row[m].tolist() for row, m in zip(prompt, mask.bool(), strict=True)]
+    end = ends_of(model, options, texts=False).token
+    rows = [
+        line.ids if is_answering(model) else given[line.number] + line.ids
+        for lines in texts(model, real, options, batch, text=False)
+        for line in lines
+    ]
+    filled, _ = pad(rows, FILLER if end is None else end)
+    return filled[:, : max(map(len, rows))].to(prompt.device)
+
+
+def _whole(model: Model, prompt: Sequence[int], line: Line) -> list[int]:
+    """The ids of a prompt and what follows it, or what an encoder-decoder answers."""
+    return line.ids if is_answering(model) else [*prompt, *line.ids]
+
+
+def _checked_rows(prompts: Any) -> list[Any]:
+    """Prompts as a list, after refusing what is neither texts nor lists of ids."""
+    if isinstance(prompts, (list, tuple)):
+        kinds = {
+            str if isinstance(p, str) else list if isinstance(p, (list, tuple)) and all(isinstance(i, int) for i in p) else None
+            for p in prompts
+        }
+        if kinds in (set(), {str}, {list}):
+            return list(prompts)
+    raise FormersError(
+        f"the prompt is a {type(prompts).__name__}: give a text, a list of texts, a list of lists of token ids, "
+        "or token ids as a tensor of shape (batch, length)."
+    )

@@ -1,0 +1,101 @@
+"""The next token: the distribution is that of the equations, and draws follow it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from formers.generation import Options
+from formers.generation.choose import choose, penalised, probabilities, uniforms
+from helpers import close, refused
+
+LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0, -2.0]], dtype=torch.float64)
+
+
+def kept(**options) -> list[int]:
+    """The tokens that the options leave of LOGITS."""
+    return (probabilities(LOGITS, Options(**options)) > 0).nonzero()[:, 1].tolist()
+
+
+def test_probabilities_are_those_of_the_equation():
+    close(probabilities(LOGITS, Options(temperature=0.5)), (LOGITS / 0.5).softmax(-1))
+    close(probabilities(LOGITS, Options(top_k=2))[:, :2], LOGITS[:, :2].softmax(-1))
+    close(probabilities(LOGITS, Options(top_k=99, top_p=1.0, min_p=0.0)), LOGITS.softmax(-1))
+
+
+def test_what_is_left_of_the_distribution():
+    assert kept(top_k=2) == [0, 1]
+    assert kept(top_p=0.7) == [0, 1], "0.64 is too little, 0.87 is the first that is enough"
+    assert kept(top_p=1e-9) == [0]
+    assert kept(min_p=0.1) == [0, 1, 2], "exp(-2) of the likeliest is 0.135, exp(-3) is 0.05"
+    assert kept(top_k=3, min_p=0.2) == [0, 1]
+    assert kept(top_k=3, top_p=0.7) == [0, 1], "the share is one of what the first cut left"
+
+
+def test_of_equal_tokens_exactly_as_many_are_left_as_were_asked_for():
+    even = torch.zeros(2, 7)
+    assert (probabilities(even, Options(top_k=3)) > 0).sum(-1).tolist() == [3, 3]
+    assert choose(even, Options(top_k=1, temperature=0.7), [uniforms(0), uniforms(1)]).tolist() == [0, 0]
+
+
+def test_a_temperature_near_0_takes_the_likeliest():
+    logits = torch.randn(5, 9)
+    draws = [uniforms(i) for i in range(5)]
+    assert choose(logits, Options(temperature=1e-40), draws).equal(logits.argmax(-1))
+    assert choose(logits, Options(temperature=0.0), draws).equal(logits.argmax(-1))
+
+
+@pytest.mark.parametrize("options", [Options(), Options(temperature=2.0, top_k=4), Options(top_p=0.9, min_p=0.05)])
+def test_draws_follow_the_distribution(options):
+    rows = 20_000
+    numbers = uniforms(3)
+    drawn = choose(LOGITS.expand(rows, 5), options, [iter([u]) for u in itertools.islice(numbers, rows)])
+    share = torch.bincount(drawn, minlength=5) / rows
+    wanted = probabilities(LOGITS, options)[0]
+    assert share.double().allclose(wanted, atol=0.015)
+    assert share[wanted == 0].sum() == 0
+
+
+def test_the_ends_of_the_interval_never_draw_what_is_left_out():
+    options = Options(top_k=2)
+    for u in (0.0, 1 - 2**-53):
+        for logits in (LOGITS, LOGITS.flip(1)):
+            assert probabilities(logits, options)[0, choose(logits, options, [iter([u])])] > 0
+
+
+def test_the_repetition_penalty_is_that_of_its_equation():
+    seen = torch.tensor([[True, False, True, True, False]])
+    close(penalised(LOGITS, seen, 2.0), torch.tensor([[1.0, 1.0, 0.0, -2.0, -2.0]], dtype=torch.float64))
+    assert choose(LOGITS, Options(temperature=0, repetition_penalty=3.0), [], seen).tolist() == [1]
+
+
+def test_rows_draw_from_numbers_of_their_own():
+    first = list(itertools.islice(uniforms(5, "a", 0), 100))
+    assert first == list(itertools.islice(uniforms(5, "a", 0), 100))
+    assert first != list(itertools.islice(uniforms(5, "a", 1), 100))
+    assert all(0 <= u < 1 for u in first)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_told(temperature):
+    with refused("not finite"):
+        choose(torch.tensor([[0.0, float("nan")]]), Options(temperature=temperature), [uniforms(0)])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"temperature": -0.1}, "temperature=-0.1"), ({"temperature": float("nan")}, "temperature=nan"), ({"top_k": 0}, "top_k=0"),
+        ({"top_p": 0.0}, "top_p=0.0"), ({"top_p": 1.1}, "top_p=1.1"), ({"max_new_tokens": -1}, "max_new_tokens=-1"),
+        ({"min_p": -0.1}, "min_p=-0.1"), ({"min_p": 1.5}, "min_p=1.5"), ({"repetition_penalty": 0.0}, "repetition_penalty=0.0"),
+        ({"stop": ""}, "empty stop"), ({"stop": ("a", "")}, "empty stop"), ({"samples": 0}, "samples=0"), ({"beams": 0}, "beams=0"),
+        ({"beams": 2, "samples": 3}, "samples"), ({"beams": 2, "length_penalty": -1.0}, "length_penalty=-1.0"),
+        ({"beams": 2, "top_k": 3}, "leave out top_k"), ({"beams": 2, "temperature": 0.5}, "leave out temperature=0.5"),
+        ({"top_q": 1}, "did you mean"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused(options, words):
+    with refused(words):
+        Options(**options)
