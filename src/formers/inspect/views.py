@@ -14,8 +14,7 @@ from torch import Tensor
 
 from formers.core import FormersError
 from formers.data import Tokenizer
-from formers.generation import generate
-from formers.generation.sample import tokenizer_of
+from formers.generation import generate, tokenizer_of
 from formers.inspect.tokens import label_bytes, token_labels, visible
 from formers.model import Model, Seq2Seq, StackModel
 
