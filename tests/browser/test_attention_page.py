@@ -138,8 +138,12 @@ def test_a_token_shades_what_it_attends_to(opened: Open) -> None:
     assert page.says() == "␣mat [6] attends to"
     assert_shown(page, view.chosen(0)[6])
     assert page.shades()[7:].tolist() == [0, 0]  # what comes later is exactly nothing
-    percent = page.page.locator(".token", has_text="␣mat").get_attribute("data-percent")
-    assert percent is None or abs(float(percent) / 100 - view.chosen(0)[6, 6].item()) < 0.001
+    script = "[...document.querySelectorAll('.token')].map(t => [t.dataset.percent, getComputedStyle(t, '::after').height])"
+    shown = [(place, float(told), height) for place, (told, height) in enumerate(page.page.evaluate(script)) if told]
+    assert {place for place, _, _ in shown} <= {*page.listed()}
+    assert len(shown) >= 3
+    assert all(abs(told / 100 - view.chosen(0)[6, place].item()) < 0.001 for place, told, _ in shown)
+    assert {height for _, _, height in shown} == {shown[0][2]}  # one line, even under a narrow token
     page.page.locator(".token", has_text="␣cat").focus()
     page.press("Tab")
     assert page.says().startswith("␣sat [3]")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import formers
 from formers.cli import show
 from formers.data import Bytes
-from formers.inspect import attention_facts, by_words, draw_map, views_of
+from formers.inspect import alignment_of, attention_facts, by_words, draw_map, views_of
 from helpers import refused
 
 
@@ -75,11 +75,11 @@ def test_facts_are_printed(models: Path, tmp_path: Path) -> None:
 
 def test_an_alignment_is_of_words_or_of_tokens(models: Path, tmp_path: Path) -> None:
     options = ("alignment", models / "transformer", "--text", "ein Mann", "--target", "a man")
-    cross = views_of(formers.load(models / "transformer"), "ein Mann", "a man")[-1]
-    assert run(*options).rstrip("\n") == draw_map(by_words(cross))
-    assert run(*options, "--tokens", "--head", 1).rstrip("\n") == draw_map(cross, head=1)
+    aligned = alignment_of(views_of(formers.load(models / "transformer"), "ein Mann", "a man")[-1])
+    assert run(*options).rstrip("\n") == draw_map(by_words(aligned))
+    assert run(*options, "--tokens", "--head", 1).rstrip("\n") == draw_map(aligned, head=1)
     facts = json.loads(run(*options, "--json"))
-    assert facts["queries"] == ["⟨begin⟩", "a", "man"]
+    assert facts["queries"] == ["a", "man"]
     assert facts["keys"] == ["ein", "Mann"]
     run(*options, "--out", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -99,6 +99,8 @@ def test_mistakes_are_one_sentence(models: Path, tmp_path: Path) -> None:
         run("attention", transformer, "--text", "a", "--target", "b", "--view", "deep")
     with refused("decoder", "no cross-attention", "show attention"):
         run("alignment", decoder, "--text", "a")
+    with refused("target", "empty"):
+        run("alignment", transformer, "--text", "a", "--target", "")
     with refused("empty"):
         run("attention", transformer, "--text", "")
     with refused("target"):

@@ -18,6 +18,7 @@ import formers
 from formers.data import Bytes
 from formers.inspect import (
     View,
+    alignment_of,
     attention_facts,
     attention_page,
     by_words,
@@ -79,6 +80,16 @@ def test_what_is_left_out_is_averaged_and_what_there_is_none_of_refused() -> Non
     for layer, head, words in ((2, None, ("layer=2", "0 ... 1")), (-1, 0, ("layer=-1",)), (0, 3, ("head=3", "0 ... 2"))):
         with refused(*words):
             view.chosen(layer, head)
+
+
+def test_an_alignment_stands_at_the_token_that_was_written() -> None:
+    cross = translation()
+    aligned = alignment_of(cross)
+    assert aligned.queries == ["a", "␣man", "␣reads"]
+    assert aligned.weights.equal(cross.weights[:, :, :3])  # what ⟨begin⟩ looked at wrote "a"
+    assert by_words(aligned).queries == ["a", "man", "reads"]
+    with refused("empty"):
+        alignment_of(View("cross-attention", ["⟨begin⟩"], ["a"], torch.ones(1, 1, 1, 1)))
 
 
 def test_words_sum_over_keys_and_average_over_queries() -> None:
@@ -323,7 +334,7 @@ def test_labels_stand_beside_rows_and_above_columns() -> None:
     heading = lines[: len("␣liest")]
     assert "".join(line.ljust(20)[9 + 4] for line in heading).strip() == "␣liest"
     assert [line.split()[0] for line in lines[6:10]] == ["⟨begin⟩", "a", "␣man", "␣reads"]
-    assert "cross-attention, layer 0, head 0" in lines[-2]
+    assert "cross-attention, layer 0, head 0: target down, source across." in lines[11]
 
 
 def test_a_query_without_keys_is_drawn_as_nothing(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from formers.inspect.parameters import parameter_parts
 from formers.inspect.patterns import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
 from formers.inspect.positions import draw_sinusoid, save_sinusoid
 from formers.inspect.tokens import token_labels
-from formers.inspect.views import View, by_words, find_view, views_of
+from formers.inspect.views import View, alignment_of, by_words, find_view, views_of
 
 __all__ = [
     "View",
+    "alignment_of",
     "attention_facts",
     "attention_page",
     "by_words",

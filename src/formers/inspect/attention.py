@@ -18,7 +18,7 @@ from formers.inspect.fonts import drawable, fonts_for
 from formers.inspect.picture import TEXT, new_figure, save_figure, tidy, write_caption
 from formers.inspect.terminal import TIMES, has_unicode, lines_of, ruler, sayable
 from formers.inspect.tokens import plain_label
-from formers.inspect.views import CROSS, READ, View, which
+from formers.inspect.views import NOTES, View, which
 
 PANELS = 1024
 """The largest number of heads that are worth a picture together."""
@@ -55,14 +55,14 @@ def save_heads(view: View, path: str | Path, model: str = "") -> Path:
             if head == 0:
                 axes.set_ylabel(f"layer {layer}", fontsize=8, color=TEXT)
     _scale(figure, image, panels.ravel().tolist())
-    write_caption(figure, f"{_titled(view, model)}: queries down, keys across, {queries} {TIMES} {keys} tokens.")
+    write_caption(figure, f"{_titled(view, model)}: {view.sides[0]} down, {view.sides[1]} across, {queries} {TIMES} {keys} tokens.")
     return save_figure(figure, path)
 
 
 def save_map(view: View, path: str | Path, layer: int | None = None, head: int | None = None, model: str = "") -> Path:
     """Writes the map of a layer and a head, the mean over those left out, .png or .svg, with its tokens on both sides.
 
-    Of cross-attention this is the alignment: target tokens down, source tokens across.
+    Of an alignment (`alignment_of`) this is the usual picture: target tokens down, source tokens across.
     """
     weights = view.chosen(layer, head)
     queries, keys = len(view.queries), len(view.keys)
@@ -80,15 +80,14 @@ def save_map(view: View, path: str | Path, layer: int | None = None, head: int |
     upright = len(view.keys) <= LABELS and max(len(_short(label)) for label in view.keys) > 1
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
-    axes.set_xlabel("source" if view.title == CROSS else "key", fontsize=9, color=TEXT)
-    axes.set_ylabel("target" if view.title == CROSS else "query", fontsize=9, color=TEXT)
+    axes.set_xlabel(view.sides[1], fontsize=9, color=TEXT)
+    axes.set_ylabel(view.sides[0], fontsize=9, color=TEXT)
     tidy(axes)
     size = max(4.0, min(9.0, 60 * cell))
     axes.tick_params(labelsize=size if longest <= LABELS else 8)
     axes.tick_params(axis="x", rotation=90 if upright else 0)
     _scale(figure, image, [axes])
-    words = f"{_titled(view, model)}, {which(view, layer, head)}."
-    write_caption(figure, f"{words} {READ}" if view.title == CROSS else words)
+    write_caption(figure, f"{_titled(view, model)}, {which(view, layer, head)}. {NOTES.get(view.title, '')}".rstrip())
     return save_figure(figure, path)
 
 
@@ -109,7 +108,7 @@ def draw_map(view: View, layer: int | None = None, head: int | None = None, colu
     lines = _heading(keys, left, wide) if wide == 2 else [" " * left + ruler(math.ceil(len(keys) / across), 1, across)]
     for label, marks in zip(rows, _pooled(weights, down, across).tolist(), strict=True):
         lines.append(" " * (left - 1 - cell_len(label)) + label + " " + "".join(_mark(w) * wide for w in marks).rstrip())
-    words = f"{view.title}, {which(view, layer, head)}: rows look, columns are looked at."
+    words = f"{view.title}, {which(view, layer, head)}: {view.sides[0]} down, {view.sides[1]} across. {NOTES.get(view.title, '')}".rstrip()
     if down * across > 1:
         words += f" Each mark is the strongest of {across} keys {TIMES} {down} queries."
     words += " Of a row's weight · is none, ░ up to 6%, ▒ 25%, ▓ 56%, █ more."

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from formers import __version__
 from formers.core import FormersError
-from formers.inspect.views import CROSS, READ, View
+from formers.inspect.views import NOTES, View
 from formers.model.files import write
 
 FINE = 1_000_000
@@ -80,13 +80,12 @@ def quantised(weights: Tensor, bits: int) -> bytes:
 
 
 def _packed(view: View, bits: int) -> dict[str, Any]:
-    names = ("target", "source") if view.title == CROSS else ("queries", "keys")
     return {
         "title": view.title,
         "queries": view.queries,
         "keys": view.keys,
-        "names": {"queries": names[0], "keys": names[1]},
-        "note": READ if view.title == CROSS else "",
+        "names": dict(zip(("queries", "keys"), view.sides, strict=True)),
+        "note": NOTES.get(view.title, ""),
         "same": view.same,
         "layers": view.layers,
         "heads": view.heads,

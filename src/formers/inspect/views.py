@@ -18,13 +18,16 @@ from formers.generation import generate, tokenizer_of
 from formers.inspect.tokens import label_bytes, token_labels, visible
 from formers.model import Model, Seq2Seq, StackModel
 
-SELF, ENCODER, CROSS = "self-attention", "encoder self-attention", "cross-attention"
+SELF, ENCODER, CROSS, ALIGNMENT = "self-attention", "encoder self-attention", "cross-attention", "alignment"
 KINDS = {"self": SELF, "encoder": ENCODER, "cross": CROSS}
 """The titles of views, by the short names of the command line."""
 SPARE = 50
 """How many tokens an encoder-decoder may write beyond twice its source, where no target is given."""
-READ = "A target token's row is where the decoder looked when it had read that token, to write the next."
-"""What a row of cross-attention is: the weights stand at the token that was read, not at the one then written."""
+NOTES = {
+    CROSS: "A target token's row is where the decoder looked when it had read that token, to write the next.",
+    ALIGNMENT: "A row is where the decoder looked to write that part of the target.",
+}
+"""What a row is, where that needs saying."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +63,12 @@ class View:
     @property
     def same(self) -> bool:
         """Whether the same tokens stand on both sides: not where a target happens to repeat its source."""
-        return self.title != CROSS and self.queries == self.keys
+        return self.title in (SELF, ENCODER) and self.queries == self.keys
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """What the tokens that look and those that are looked at are called."""
+        return ("target", "source") if self.title in (CROSS, ALIGNMENT) else ("query", "key")
 
     def chosen(self, layer: int | None = None, head: int | None = None) -> Tensor:
         """The weights (queries, keys) of a layer and a head, counted from 0; the mean over those left out."""
@@ -132,6 +140,13 @@ def which(view: View, layer: int | None = None, head: int | None = None) -> str:
     if head is None:
         return f"layer {layer}, " + (f"mean of {view.heads} heads" if view.heads > 1 else "its one head")
     return f"layer {layer}, head {head}" if layer is not None else f"head {head}, mean of {view.layers} layers"
+
+
+def alignment_of(cross: View) -> View:
+    """Cross-attention by the token that was then written: where the decoder looked when it had read y[t-1] is the row of y[t]."""
+    if len(cross.queries) < 2:
+        raise FormersError("the target is empty, so that there is nothing to align: give one.")
+    return replace(cross, title=ALIGNMENT, queries=cross.queries[1:], weights=cross.weights[:, :, :-1])
 
 
 def by_words(view: View) -> View:
