@@ -1,11 +1,12 @@
-# Two commands do everything on a fresh machine with Python, make and a package index:
+# Three commands do everything on a fresh machine with Python, make and a package index:
 #   make demo   trains a small Transformer on the running Python's own sources and lets it write
 #   make test   runs the tests
+#   make docs   builds the documents as a site in site/
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test setup lint browser clean
+.PHONY: demo test docs setup lint browser clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.core
@@ -14,6 +15,10 @@ demo: .venv/.core
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
+
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open site/index.html"
 
 setup: .venv/.dev
 
@@ -33,7 +38,7 @@ browser:
 		|| echo "no browser, so the tests in tests/browser will be skipped: install one with 'sudo apt-get install chromium'"
 
 clean:
-	rm -rf .venv
+	rm -rf .venv site
 
 .venv/.python:
 	$(PYTHON) -m venv .venv
@@ -47,4 +52,9 @@ clean:
 .venv/.dev: .venv/.python pyproject.toml constraints.txt
 	@echo "installing what development needs into .venv (once; a minute or two)"
 	$(INSTALL) --editable '.[dev]'
+	touch $@ .venv/.core .venv/.docs
+
+.venv/.docs: .venv/.python pyproject.toml constraints.txt
+	@echo "installing what the site needs into .venv (once; a minute or two)"
+	$(INSTALL) --editable '.[docs]'
 	touch $@ .venv/.core

@@ -99,7 +99,8 @@ def run_documents(paths: list[Path]) -> int:
 
 
 def test_every_snippet_runs(tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+    source = str(Path(formers.__file__).parents[1])  # the tree under test, whatever else is installed
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
     line = [sys.executable, __file__, *map(str, GUIDES)]
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, check=False, encoding="utf-8")
     assert done.returncode == 0, done.stderr

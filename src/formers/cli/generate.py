@@ -2,34 +2,102 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from formers.cli.common import Json, report
+from formers.cli.common import Json
+from formers.cli.prompts import Prompt
+
+if TYPE_CHECKING:
+    from formers.generation import Line, Options
+    from formers.model import Model
 
 
 def generate(
     run: Annotated[Path, typer.Argument(help="A run, or any folder that save_pretrained wrote.")],
-    prompt: Annotated[str, typer.Option(help="What the text begins with; an encoder-decoder's source.")] = "",
-    max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
+    prompt: Annotated[str | None, typer.Option(help="What the text begins with; an encoder-decoder's source.")] = None,
+    prompts: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Many prompts: a text file of lines, a .jsonl of records, or - for standard input.")
+    ] = None,
+    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Ask for prompts, and answer each as it is written.")] = False,
+    max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write at the most.")] = 200,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 the model's own spread.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Choose among so many likeliest tokens only.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the fewest tokens that have this share of the probability.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Choose among tokens with this share of the likeliest one's probability.")] = None,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1 makes tokens that stand in the text already less likely.")] = 1.0,
+    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be repeated.")] = None,
+    samples: Annotated[int, typer.Option(help="How many texts for each prompt.")] = 1,
+    beams: Annotated[int | None, typer.Option(help="Search for the likeliest text with so many beams instead of drawing.")] = None,
+    length_penalty: Annotated[float, typer.Option(help="Of a beam search: 0 favours short texts, more favours longer ones.")] = 0.6,
     seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.")] = None,
+    batch: Annotated[int, typer.Option(help="How many texts are written side by side.")] = 64,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights: last or best.")] = "last",
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps; auto takes what is there.")] = "cpu",
     json: Json = False,
 ) -> None:
-    """Write with the model of RUN."""
-    from formers.generation import generate as write
+    """Write with the model of RUN: as it is written, or with --json a line of JSON for every text."""
+    from formers.cli.interactive import converse, say
+    from formers.core import FormersError
+    from formers.generation import Options
     from formers.model import load
     from formers.training.device import pick_device
 
+    given = [
+        name for name, value in (("--prompt", prompt), ("--prompts", prompts), ("--interactive", interactive or None)) if value is not None
+    ]
+    if len(given) > 1:
+        raise FormersError(f"{' and '.join(given)} are two ways to give prompts: use one of them.")
+    if interactive and json:
+        raise FormersError("--interactive answers people, --json programs: use one of them.")
+    options = Options(
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, stop=tuple(stop or ()),
+        repetition_penalty=repetition_penalty, seed=seed, samples=samples, beams=beams, length_penalty=length_penalty,
+    )  # fmt: skip
     model = load(run, pick_device(device), checkpoint)
-    text = write(model, prompt, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    if json:
-        report({"prompt": prompt, "text": text}, json=True)
+    if interactive:
+        converse(model, options)
+    elif prompts is None and not json:
+        say(model, prompt or "", options)
     else:
-        typer.echo(text)
+        from formers.cli.prompts import read_prompts
+
+        _write_all(model, [Prompt(prompt or "")] if prompts is None else read_prompts(prompts), options, batch, json)
+
+
+def _write_all(model: Model, prompts: list[Prompt], options: Options, batch: int, json: bool) -> None:
+    """Writes for every prompt, with a bar on standard error, and prints each text as soon as those before it are done."""
+    from json import dumps
+
+    from formers.cli.interactive import shown
+    from formers.generation import texts, tokenizer_of
+    from formers.training.log import progress_bar
+
+    tokenizer = tokenizer_of(model)
+    # Texts that go to the terminal show by themselves how far it is.
+    with nullcontext(lambda done, total: None) if sys.stdout.isatty() else progress_bar("writing") as tick:
+        for number, lines in enumerate(texts(model, [p.encoded(tokenizer) for p in prompts], options, batch)):
+            asked = prompts[number]
+            before = tokenizer.decode(asked.ids) if asked.text is None and asked.ids is not None else asked.text or ""
+            for line in lines:
+                whole = shown(model, before) + line.text
+                typer.echo(dumps(_facts(asked, before, whole, line, options)) if json else whole)
+            tick(number + 1, len(prompts))
+
+
+def _facts(asked: Prompt, prompt: str, text: str, line: Line, options: Options) -> dict[str, Any]:
+    """What is said of a text: the record it was asked with, the text whole and without its prompt, its ids, and why it ended."""
+    facts = {
+        **asked.record,
+        "prompt": prompt,
+        "text": text,
+        "completion": line.text,
+        "completion_ids": line.ids,
+        "sample": line.sample,
+        "why": line.why,
+    }
+    return {**facts, "score": line.score} if options.beams is not None else facts

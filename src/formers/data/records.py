@@ -44,7 +44,7 @@ def lines(name: str, path: Path, invalid: str) -> Iterator[tuple[int, str]]:
 def records(name: str, path: Path, fields: tuple[str, ...], invalid: str) -> Iterator[tuple[int, list[str]]]:
     """Some fields of the JSON records of a file, one record a line, each as text."""
     for number, line in lines(name, path, invalid):
-        record = _record(name, number, line)
+        record = read_record(name, number, line)
         values = [record.get(field) for field in fields]
         for field, value in zip(fields, values, strict=True):
             if not isinstance(value, str | int):
@@ -57,7 +57,7 @@ def records(name: str, path: Path, fields: tuple[str, ...], invalid: str) -> Ite
 
 def first_record(name: str, path: Path) -> dict[str, Any]:
     """The first record of a JSON-lines file; empty where there is none."""
-    return next((_record(name, number, line) for number, line in lines(name, path, "replace")), {})
+    return next((read_record(name, number, line) for number, line in lines(name, path, "replace")), {})
 
 
 def is_records(path: str | Path) -> bool:
@@ -65,7 +65,8 @@ def is_records(path: str | Path) -> bool:
     return suffix(path) == ".jsonl"
 
 
-def _record(name: str, number: int, line: str) -> dict[str, Any]:
+def read_record(name: str, number: int, line: str) -> dict[str, Any]:
+    """The JSON object that a line holds."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
