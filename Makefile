@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test docs setup lint clean
+.PHONY: demo test docs setup lint browser clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.core
@@ -27,6 +27,15 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The tests in tests/browser drive a real browser: Chromium, from the system's packages.
+CHROMIUM := command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable
+browser:
+	@{ $(CHROMIUM); } >/dev/null || { \
+		if [ "$$(id -u)" = 0 ]; then SUDO=; else SUDO="sudo -n"; fi; \
+		echo "installing chromium with apt-get (once)"; \
+		{ $$SUDO apt-get update; $$SUDO apt-get --option DPkg::Lock::Timeout=300 install --yes chromium; } >/dev/null 2>&1; } \
+		|| echo "no browser, so the tests in tests/browser will be skipped: install one with 'sudo apt-get install chromium'"
 
 clean:
 	rm -rf .venv site

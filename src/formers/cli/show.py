@@ -1,20 +1,22 @@
-"""`formers show`: a pattern, the positions or a member, drawn in the terminal or as a picture."""
+"""`formers show`: attention, an alignment, a pattern, the positions or a member, drawn in the terminal or as a picture."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, notice, print_json
+from formers.cli.common import Json, Run, notice, print_json
 from formers.cli.complete import complete_member, complete_member_set, complete_pattern, complete_pattern_set, complete_preset
 from formers.cli.options import parse_set
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-app = typer.Typer(help="Draw a pattern, the positions or a member.", no_args_is_help=True)
+    from formers.inspect import View
+
+app = typer.Typer(help="Draw attention, an alignment, a pattern, the positions or a member.", no_args_is_help=True)
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write a picture, .png or .svg, instead of drawing in the terminal.")]
 
@@ -104,3 +106,102 @@ def _console() -> Console:
 def _wrote(path: Path, json: bool) -> None:
     """Says which picture was written; in passing where standard output is for JSON."""
     (notice if json else print)(f"wrote {path}")
+
+
+Target = Annotated[str | None, typer.Option(help="An encoder-decoder's target; what it writes, the likeliest, unless given.")]
+Layer = Annotated[int | None, typer.Option(help="Which layer, counted from 0; the mean of all unless given.")]
+Head = Annotated[int | None, typer.Option(help="Which head, counted from 0; the mean of all unless given.")]
+Checkpoint = Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights: last or best.")]
+PAGE = ".html"
+
+
+@app.command()
+def attention(
+    run: Run,
+    text: Annotated[str, typer.Option(help="What the model reads; an encoder-decoder's source.")],
+    target: Target = None,
+    layer: Layer = None,
+    head: Head = None,
+    view: Annotated[str | None, typer.Option(help="Whose attention: self, encoder or cross; the last that there is unless given.")] = None,
+    checkpoint: Checkpoint = "last",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write a page, .html, or a picture, .png or .svg, instead of drawing here."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Draw which tokens the model of RUN attends to: a page of all layers and heads, a picture, or a map in the terminal."""
+    from formers.inspect import attention_facts, find_view, save_attention_page, save_heads, save_map, views_of
+    from formers.model import load
+
+    _check_suffix(out, (PAGE, ".png", ".svg"))
+    model = load(run, "cpu", checkpoint)
+    views = views_of(model, text, target)
+    place = find_view(views, view)
+    chosen, name = views[place], _named(model.spec.name, run)
+    chosen.chosen(layer, head)  # refuses what there is none of
+    if out is not None:
+        if out.suffix.lower() == PAGE:
+            written = save_attention_page(views, out, name, layer or 0, head, place)
+        elif layer is None and head is None:
+            written = save_heads(chosen, out, name)
+        else:
+            written = save_map(chosen, out, layer, head, name)
+        _wrote(written, json)
+    if json:
+        print_json({"model": name, "views": [attention_facts(v) for v in ([chosen] if view else views)]})
+    elif out is None:
+        _print_map(chosen, layer, head)
+        print(" --out attention.html writes a page with every layer and head.")
+
+
+@app.command()
+def alignment(
+    run: Run,
+    text: Annotated[str, typer.Option(help="The source.")],
+    target: Target = None,
+    layer: Layer = None,
+    head: Head = None,
+    words: Annotated[bool, typer.Option("--words/--tokens", help="A row and a column for each word, or for each token.")] = True,
+    checkpoint: Checkpoint = "last",
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Draw which source words an encoder-decoder looks at to write each target word: its cross-attention."""
+    from formers.core import FormersError
+    from formers.inspect import alignment_of, attention_facts, by_words, save_map, views_of
+    from formers.model import Seq2Seq, load
+
+    _check_suffix(out, (".png", ".svg"))
+    model = load(run, "cpu", checkpoint)
+    if not isinstance(model, Seq2Seq):
+        raise FormersError(f"{model.spec.name or run} has no cross-attention, so nothing to align: use `formers show attention` instead.")
+    seen = alignment_of(views_of(model, text, target)[-1])
+    aligned = by_words(seen) if words else seen
+    aligned.chosen(layer, head)  # refuses what there is none of
+    if out is not None:
+        _wrote(save_map(aligned, out, layer, head, _named(model.spec.name, run)), json)
+    if json:
+        print_json({"model": _named(model.spec.name, run), **attention_facts(aligned)})
+    elif out is None:
+        _print_map(aligned, layer, head)
+
+
+def _named(member: str | None, run: Path) -> str:
+    """A model in a caption: its member and the folder it comes from."""
+    return ", ".join(word for word in (member, run.resolve().name) if word)
+
+
+def _check_suffix(out: Path | None, known: tuple[str, ...]) -> None:
+    """Refuses the name of a file before anything is computed for it."""
+    if out is not None and out.suffix.lower() not in known:
+        from formers.core import FormersError
+
+        raise FormersError(f"{out.name!r} is no name for this: end it in {', '.join(known[:-1])} or {known[-1]}.")
+
+
+def _print_map(view: View, layer: int | None, head: int | None) -> None:
+    from formers.inspect import draw_map
+
+    console = _console()
+    console.print(draw_map(view, layer, head, console.width, console.encoding), soft_wrap=True, markup=False, emoji=False)

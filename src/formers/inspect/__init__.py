@@ -1,16 +1,27 @@
-"""What people would rather see than read: patterns, positions and members, drawn and described."""
+"""What people would rather see than read: attention, patterns, positions and members, drawn and described."""
 
+from formers.inspect.attention import attention_facts, draw_map, save_heads, save_map
+from formers.inspect.attention_page import attention_page, save_attention_page
 from formers.inspect.blocks import draw_block
 from formers.inspect.members import describe_member, list_members, member_facts, members_facts
 from formers.inspect.parameters import parameter_parts
 from formers.inspect.patterns import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
 from formers.inspect.positions import draw_sinusoid, save_sinusoid, sinusoid_facts
+from formers.inspect.tokens import token_labels
+from formers.inspect.views import View, alignment_of, by_words, find_view, views_of
 
 __all__ = [
+    "View",
+    "alignment_of",
+    "attention_facts",
+    "attention_page",
+    "by_words",
     "describe_member",
     "draw_block",
+    "draw_map",
     "draw_pattern",
     "draw_sinusoid",
+    "find_view",
     "list_members",
     "member_facts",
     "members_facts",
@@ -18,7 +29,12 @@ __all__ = [
     "pattern_facts",
     "pattern_named",
     "pattern_names",
+    "save_attention_page",
+    "save_heads",
+    "save_map",
     "save_pattern",
     "save_sinusoid",
     "sinusoid_facts",
+    "token_labels",
+    "views_of",
 ]

@@ -1,0 +1,120 @@
+"""Attention as a page: one HTML file that can be mailed and opened offline, with everything in it and nothing that is asked for.
+
+The page's own script, style and frame are in the folder `page`. The browser is told to run that script alone, by its checksum, and
+to load nothing; the data are JSON beside it, and reach the page as text only.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import math
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from formers import __version__
+from formers.core import FormersError
+from formers.inspect.views import NOTES, View
+from formers.model.files import write
+
+FINE = 1_000_000
+"""Up to so many weights a page stores 16 bits of each, beyond that 8: 6 layers of 8 heads over 200 tokens are 2.6 MB."""
+MOST = 16_000_000
+"""So many weights a page takes at most: 21 MB."""
+HIDDEN = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+"""Inside a script, what could end it or begin another."""
+
+
+def attention_page(views: Sequence[View], model: str = "", layer: int = 0, head: int | None = None, first: int = 0) -> str:
+    """The page of some views as HTML; `layer`, `head` (None: the mean of heads) and the view `first` are what it opens with."""
+    _check_size(views)
+    views[first].chosen(layer, head)  # refuses what there is none of
+    bits = 16 if _weights(views) <= FINE else 8
+    data = {
+        "version": __version__,
+        "model": model,
+        "start": {"view": first, "layer": layer, "head": -1 if head is None else head},
+        "views": [_packed(view, bits) for view in views],
+    }
+    script, style = _part("attention.js"), _part("attention.css")
+    parts = {
+        "title": html.escape(f"Attention of {model}" if model else "Attention"),
+        "version": html.escape(__version__),
+        "script": script,
+        "script_hash": _checksum(script),
+        "style": style,
+        "style_hash": _checksum(style),
+        # ASCII, so that not even a line separator of Unicode is in it
+        "data": json.dumps(data, separators=(",", ":")).translate(HIDDEN),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _part("attention.html"))
+
+
+def save_attention_page(
+    views: Sequence[View], path: str | Path, model: str = "", layer: int = 0, head: int | None = None, first: int = 0
+) -> Path:
+    """Writes the page of some views, whole or not at all, and returns its path."""
+    path = Path(path)
+    content = attention_page(views, model, layer, head, first).encode()
+    try:
+        write(path, content)
+    except OSError as error:
+        raise FormersError(f"cannot write {str(path)!r} ({error.strerror}): choose a folder that exists and is yours.") from None
+    return path
+
+
+def quantised(weights: Tensor, bits: int) -> bytes:
+    """Weights in 0 ... 1 as unsigned integers of 8 or 16 bits, the lowest byte first: 0 stays 0, 1 is the largest, no weight moves
+    by more than half a step.
+    """
+    steps = weights.double().clamp(0.0, 1.0).mul(2**bits - 1).round().cpu().numpy()
+    return steps.astype(np.dtype(f"<u{bits // 8}")).tobytes()
+
+
+def _packed(view: View, bits: int) -> dict[str, Any]:
+    return {
+        "title": view.title,
+        "queries": view.queries,
+        "keys": view.keys,
+        "names": dict(zip(("queries", "keys"), view.sides, strict=True)),
+        "note": NOTES.get(view.title, ""),
+        "same": view.same,
+        "layers": view.layers,
+        "heads": view.heads,
+        "bits": bits,
+        "weights": base64.b64encode(quantised(view.weights, bits)).decode(),
+    }
+
+
+def _weights(views: Sequence[View]) -> int:
+    return sum(view.weights.numel() for view in views)
+
+
+def _check_size(views: Sequence[View]) -> None:
+    if not views:
+        raise FormersError("there is no attention to show: give at least one view.")
+    count = _weights(views)
+    if count > MOST:
+        longest = max(max(len(view.queries), len(view.keys)) for view in views)
+        fits = max(1, math.floor(longest * math.sqrt(MOST / count)))
+        raise FormersError(
+            f"a page of {count:,} weights would be too large for a browser ({MOST:,} at most): cut the text from {longest:,} to about "
+            f"{fits:,} tokens, or write a .png."
+        )
+
+
+def _part(name: str) -> str:
+    return (resources.files("formers.inspect") / "page" / name).read_text(encoding="utf-8")
+
+
+def _checksum(text: str) -> str:
+    """What a content security policy calls a text by."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
