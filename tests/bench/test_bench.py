@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from formers.bench import decode, train
+from formers.bench import decode, plain, train
 from formers.bench.timing import alternate, ratio
 
 
@@ -19,8 +20,12 @@ def test_a_ratio_is_the_median_of_neighbours():
     assert ratio({"a": [1.0, 4.0, 9.0], "b": [1.0, 2.0, 3.0]}, "a", "b") == 2.0
 
 
-def test_the_decode_bench_compares_equal_logits():
+def test_the_decode_bench_compares_equal_logits(monkeypatch):
+    monkeypatch.setattr(decode, "SIZES", dict(vocab=256, dim=16, heads=2, layers=1, hidden=32))
+    monkeypatch.setattr(decode, "CONTEXTS", (16, 32, 64, 128))
+    monkeypatch.setattr(decode, "WRITTEN", (4,))
     results = decode.bench_decode(context=40, rounds=1)
+    assert set(decode.LIMITS) - {"generate_128_to_plain", "generate_512_to_plain"} <= set(results)
     assert results["largest_difference"] < 1e-4
     assert results["cached_seconds"] > 0
     assert results["speedup"] == pytest.approx(results["recomputed_seconds"] / results["cached_seconds"])
@@ -32,3 +37,12 @@ def test_the_train_bench_measures_both_sides(monkeypatch):
     results = train.bench_train(rounds=1)
     assert results["ours_to_plain"] == pytest.approx(results["our_seconds"] / results["plain_seconds"])
     assert set(train.LIMITS) <= set(results)
+
+
+@torch.inference_mode()
+def test_the_plain_decoder_decodes_what_it_would_recompute():
+    model = plain.PlainDecoder(vocab=19, dim=16, heads=2, layers=2, hidden=32, length=40).eval()
+    tokens = torch.randint(19, (2, 3))
+    written = model.write(tokens, 20).clone()
+    for n in range(3, 23):
+        assert written[:, n].equal(model.read(written[:, :n])[0][:, -1].argmax(-1))

@@ -44,6 +44,10 @@ def test_the_transformer_learns_to_reverse() -> None:
     assert (told == wanted)[real].float().mean() > 0.99
     written = greedy(model, first.logits, first.state, LONGEST)
     assert (written == wanted)[real].float().mean() > 0.99, "what it writes by itself, from its cache"
+    seen = model.inspect(test["source"], test["target"], source_mask=test["source_mask"], mask=real)
+    mirrored = real.sum(dim=1, keepdim=True) - 1 - torch.arange(LONGEST)
+    found = [(a.mean(dim=1).argmax(dim=-1) == mirrored)[real].float().mean().item() for a in seen.cross]
+    assert max(found) > 0.6, "some layer looks at the symbol that it is about to write; by chance 0.14 would"
 
 
 # (b) The encoder tells whether the first symbol reappears at the last place. A bag of tokens cannot know.

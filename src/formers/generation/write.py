@@ -189,9 +189,12 @@ def _texts(model: Model, prompts: Sequence[str], options: Options, batch: int) -
     """The texts of prompts: the prompt and what follows it, or what an encoder-decoder answers."""
     tokenizer = ends_of(model, options, texts=True).tokenizer
     assert tokenizer is not None
-    before = [b"" if is_answering(model) else tokenizer.to_bytes(ids) for ids in (tokenizer.encode(p) for p in prompts)]
-    for lines in texts(model, [tokenizer.encode(p) for p in prompts], options, batch):
-        yield [(before[line.number] + line.data).decode("utf-8", errors="replace") for line in lines]
+    ids = [tokenizer.encode(prompt) for prompt in prompts]
+    for lines in texts(model, ids, options, batch):
+        yield [
+            (line.data if is_answering(model) else tokenizer.to_bytes(ids[line.number]) + line.data).decode("utf-8", errors="replace")
+            for line in lines
+        ]
 
 
 def _tensor(model: Model, prompt: Tensor, mask: Tensor | None, options: Options, batch: int) -> Tensor:
