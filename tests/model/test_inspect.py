@@ -108,6 +108,20 @@ def test_too_much_to_look_at_is_refused_before_anything_is_computed():
         model.inspect(torch.zeros(1, 30_000, dtype=torch.long))
 
 
+def test_what_is_no_batch_of_tokens_is_refused():
+    model = formers.create("decoder", vocab=VOCAB, dim=16, heads=2, layers=1)
+    pair = formers.create("transformer", vocab=VOCAB, dim=16, heads=2, layers=1)
+    tokens = torch.zeros(1, 3, dtype=torch.long)
+    with refused("a list", "(batch, length)"):
+        model.inspect([[1, 2]])
+    with refused("shape (3,)"):
+        model.inspect(tokens[0])
+    with refused("shape (3,)"):
+        pair.inspect(tokens[0], tokens)
+    with refused("a NoneType"):
+        pair.inspect(tokens, None)
+
+
 def test_a_watch_may_want_only_some_names():
     model = formers.create("decoder", vocab=VOCAB, dim=16, heads=2, layers=2)
     watch = Watch(only="executor")

@@ -42,6 +42,14 @@ class Inspection:
     """Whatever else the parts of a member tell, by name and step."""
 
 
+def size_of(x: Tensor) -> tuple[int, int]:
+    """Rows and places of what is to be read, before the model has looked at it."""
+    if not isinstance(x, Tensor) or x.dim() < 2:
+        got = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise FormersError(f"inspect was given {got}: give a tensor of shape (batch, length).")
+    return x.shape[0], x.shape[1]
+
+
 def inspect_pass(
     model: Model, run: Callable[[Watch], Output], weights: int, mask: Tensor | None = None, source_mask: Tensor | None = None
 ) -> Inspection:

@@ -18,7 +18,7 @@ from formers.core.positions import EMPTY
 from formers.core.stream import Compaction
 from formers.data.tokenize import Tokenizer
 from formers.model.embedding import embedding
-from formers.model.inspection import Inspection, inspect_pass
+from formers.model.inspection import Inspection, inspect_pass, size_of
 from formers.model.spec import Spec
 from formers.model.stack import Past, Stack
 
@@ -153,7 +153,7 @@ class StackModel(Model):
 
     def inspect(self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None) -> Inspection:
         """What the model computes over tokens, in evaluation mode: attention maps by the explicit path, norms of the stream, and more."""
-        batch, length = tokens.shape[:2]
+        batch, length = size_of(tokens)
         keys = length + (0 if state is None else state.bound)
         weights = self.spec.depth.steps * self.spec.heads * batch * length * keys
         return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, watch=watch), weights, mask)

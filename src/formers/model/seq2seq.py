@@ -8,7 +8,7 @@ from torch import Tensor
 
 from formers.core import FormersError, Source, State, Watch
 from formers.model.embedding import embedding
-from formers.model.inspection import Inspection, inspect_pass
+from formers.model.inspection import Inspection, inspect_pass, size_of
 from formers.model.model import Model, Output
 from formers.model.spec import Spec
 from formers.model.stack import Stack
@@ -61,7 +61,7 @@ class Seq2Seq(Model):
 
     def inspect(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, mask: Tensor | None = None) -> Inspection:
         """What the model computes over a source and decoder inputs: both stacks' attention maps, cross-attention, and norms."""
-        batch, n, m = *target.shape[:2], source.shape[1]
+        (batch, n), (_, m) = size_of(target), size_of(source)
         reader = self.spec.encoder
         assert reader is not None
         weights = batch * (reader.depth.steps * reader.heads * m * m + self.spec.depth.steps * self.spec.heads * n * (n + m))
