@@ -201,6 +201,25 @@ def test_a_closed_pipe_ends_without_a_word(line):
     assert done.stderr == b""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("line", ["members", "members --json"])
+def test_a_full_disk_is_told_in_a_sentence(line):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "formers", *line.split()], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "No space left" in done.stderr
+    one_sentence(done.stderr.strip())
+
+
+def test_an_output_that_was_closed_wants_nothing(monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["formers", "members", "--json"])
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert not ended.value.code
+    assert capfd.readouterr().err == ""
+
+
 def test_positions_as_json(call):
     facts = json.loads(call("show", "positions", "--length", "3", "--dim", "4", "--json")[1])
     assert (facts["length"], facts["dim"]) == (3, 4)

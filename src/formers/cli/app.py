@@ -5,6 +5,7 @@ Nothing here imports torch: verbs load what they need when they run, so that --h
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -67,12 +68,18 @@ def main() -> None:
     """Runs the command line; a user's mistake is one sentence on standard error and exit code 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # what an encoding cannot show is escaped there, as on standard error
         sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdin, io.TextIOWrapper):  # and what it cannot read is kept as bytes, whatever the terminal says that it speaks
+        sys.stdin.reconfigure(errors="surrogateescape")
     code = _run()
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # `formers members | head -1`; Python would try, and complain, once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = FAILED
+        if sys.stdout is not None:  # None where it was closed before the start: `formers members >&-`
+            sys.stdout.flush()
+    except OSError as error:  # `formers members | head -1`, or a full disk
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try, and complain, once more at its end
+        if (sentence := _sentence(error)) is not None and not code:
+            print(f"formers: {sentence}", file=sys.stderr)
+            code = USAGE
+        code = code or FAILED
     sys.exit(code)
 
 
@@ -82,10 +89,8 @@ def _run() -> int | None:
     assert isinstance(verbs, Verbs)
     try:
         code: int | None = verbs(prog_name=NAME, standalone_mode=False)
-        return code
     except (KeyboardInterrupt, typer.Abort):
-        print("formers: stopped.", file=sys.stderr)
-        return STOPPED
+        code = STOPPED
     except Exception as error:
         if os.environ.get(COMPLETING):  # a TAB that finds nothing says nothing
             return FAILED
@@ -98,6 +103,9 @@ def _run() -> int | None:
                 traceback.print_exc()
             print(f"formers: {sentence}", file=sys.stderr)
         return DIVERGED if type(error).__name__ == "Diverged" else USAGE
+    if code == STOPPED:  # typer's newer releases make this of Ctrl-C themselves; what was being written ends with its line
+        print("\nformers: stopped.", file=sys.stderr)
+    return code
 
 
 def _of_parser(error: Exception) -> bool:
@@ -111,6 +119,9 @@ def _sentence(error: Exception) -> str | None:
         words = str(error.format_message()).rstrip()  # type: ignore[attr-defined]
         context = getattr(error, "ctx", None)
         return f"{words} Try '{context.command_path} --help'." if words and context is not None else words
+    if isinstance(error, OSError):
+        what = error.filename or "the output"
+        return f"cannot write {what} ({error.strerror}): make room, or write elsewhere." if error.errno == errno.ENOSPC else None
     from formers.core.errors import FormersError
 
     return str(error) if isinstance(error, FormersError) else None
