@@ -95,3 +95,23 @@ def test_a_stream_that_is_left_leaves_the_model_as_it_was():
     assert model.training
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
+
+
+def test_streams_side_by_side_of_a_model_in_training_are_those_of_evaluation():
+    """Between two pieces a model is the caller's: one stream's end must not switch dropout on for another."""
+    model = formers.create("decoder", vocab=256, dim=16, heads=2, layers=1, dropout=0.5).eval()
+    wanted = "".join(formers.stream(model, "abc", max_new_tokens=60, seed=0))
+    model.train()
+    short, long = (formers.stream(model, "abc", max_new_tokens=n, seed=0) for n in (20, 60))
+    next(short)
+    found = next(long)
+    assert model.training
+    list(short)
+    assert found + "".join(long) == wanted
+    assert model.training
+
+
+def test_between_two_texts_a_model_is_in_the_mode_it_was_in():
+    model = formers.create("decoder", vocab=256, dim=16, heads=2, layers=1).train()
+    for _ in formers.generation.texts(model, [[1], [2]], formers.generation.Options(max_new_tokens=2), batch=1):
+        assert model.training

@@ -67,6 +67,14 @@ def test_beyond_the_training_length_the_window_slides_and_says_so(position, capl
     assert sum("slides" in r.message for r in caplog.records) == 1
 
 
+def test_many_batches_of_a_model_say_it_once(caplog):
+    model = formers.create("decoder", vocab=VOCAB, length=8, **SMALL)
+    with caplog.at_level(logging.WARNING):
+        formers.generate(model, [[1] * n for n in range(5, 12)], max_new_tokens=9, seed=0, batch=3)
+        formers.generate(model, [[1, 2]], max_new_tokens=9, seed=0)
+    assert len(caplog.records) == 1
+
+
 def test_within_the_training_length_nothing_slides(caplog):
     model = formers.create("decoder", vocab=VOCAB, length=8, **SMALL)
     with caplog.at_level(logging.WARNING):
@@ -197,7 +205,12 @@ def test_bad_prompts_are_refused():
         known = formers.create("decoder", vocab=3, **SMALL)
         known.tokenizer = Characters(characters="abc")
         formers.generate(known, "aqb")
-    with refused("token id 300"):
-        formers.generate(model, [[1, 300]])
+    with refused("(0, 3)"):
+        formers.generate(model, torch.zeros(0, 3, dtype=torch.long))
+    with refused("mask", "str"):
+        formers.generate(model, "x", mask=torch.ones(1, 1, dtype=torch.bool))
+    for wrong in (300, -1, 2**70):
+        with refused(f"token id {wrong}"):
+            formers.generate(model, [[1, wrong]])
     with refused("no tokenizer"):
         formers.generate(formers.create("decoder", vocab=99, **SMALL), "x")

@@ -2,6 +2,6 @@
 
 from formers.generation.line import Line, tokenizer_of
 from formers.generation.options import Options
-from formers.generation.write import answer, generate, stream, stream_with, texts
+from formers.generation.write import answer, generate, stream, stream_with, texts, whole_text
 
-__all__ = ["Line", "Options", "answer", "generate", "stream", "stream_with", "texts", "tokenizer_of"]
+__all__ = ["Line", "Options", "answer", "generate", "stream", "stream_with", "texts", "tokenizer_of", "whole_text"]

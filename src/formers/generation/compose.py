@@ -46,6 +46,7 @@ def lines_of(model: Model, prompts: Iterable[Sequence[int]], options: Options, e
     samples = 1 if options.beams is not None else options.samples
     for number, prompt in enumerate(prompts):
         ids = [int(token) for token in prompt]
+        _check_ids(model, ids)
         for sample in range(samples):
             key = tuple(ids)
             draws = uniforms(seed, *key, "sample", before[key])
@@ -55,6 +56,16 @@ def lines_of(model: Model, prompts: Iterable[Sequence[int]], options: Options, e
                 yield Line(number, sample, [ends.tokenizer.special("begin")], draws, source=ids)
             else:
                 yield Line(number, sample, ids or start_of(ends.tokenizer), draws)
+
+
+def _check_ids(model: Model, ids: Sequence[int]) -> None:
+    """Refuses ids that the model does not know, also those that no tensor of integers holds."""
+    spec = model.spec
+    vocab = (spec.encoder.vocab if spec.encoder is not None else None) or spec.vocab
+    assert vocab is not None
+    wrong = next((token for token in ids if not 0 <= token < vocab), None)
+    if wrong is not None:
+        raise FormersError(f"token id {wrong} is out of range: with vocab={vocab} ids are 0 ... {vocab - 1}.")
 
 
 def start_of(tokenizer: Tokenizer | None) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from formers.data.batches import pad
 from formers.model import Model, Output, Seq2Seq
 
 log = logging.getLogger(__name__)
+TOLD: WeakSet[Model] = WeakSet()
+"""The models of which the log has said that their window slides."""
 
 
 def limit_of(model: Model) -> int | None:
@@ -24,14 +27,14 @@ class Reader:
     """Reads rows of tokens and what is written behind them, with the exact cache.
 
     A model with absolute positions has only seen those below its training length. Beyond it the older half of the window is
-    forgotten and the rest read again from position 0, so that half a window is written between two readings; the log says so. Rows
-    slide together: those that will must have equal lengths.
+    forgotten and the rest read again from position 0, so that half a window is written between two readings; the log says so
+    once. Rows slide together: those that will must have equal lengths.
     """
 
     def __init__(self, model: Model, rows: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None) -> None:
         self.model, self.rows = model, [list(row) for row in rows]
         self.device = next(model.parameters()).device
-        self.limit, self.told = limit_of(model), False
+        self.limit = limit_of(model)
         self.state: State | None = None
         self.unread: Tensor | None = None
         """(rows, 1), the tokens written last."""
@@ -63,11 +66,11 @@ class Reader:
         """Reads the rows, or what is left of them where they are longer than the model reads, from position 0."""
         rows = self.rows
         if self.limit is not None and max(map(len, rows)) > self.limit:
-            if not self.told:
+            if self.model not in TOLD:
                 log.warning(
                     "beyond %d tokens, the length it was trained on, the model re-reads the last half: the window slides", self.limit
                 )
-                self.told = True
+                TOLD.add(self.model)
             rows = [row[-(self.limit // 2 + 1) :] for row in rows]
         # What several rows begin with, as the samples of one prompt do, is read once.
         keys = [(tuple(row), None if self.sources is None else self.sources[i]) for i, row in enumerate(rows)]

@@ -14,7 +14,7 @@ from formers.core import FormersError
 from formers.data.batches import pad
 from formers.generation.beam import search
 from formers.generation.compose import BATCH, batches, ends_of, lines_of, write
-from formers.generation.line import Line
+from formers.generation.line import Line, tokenizer_of
 from formers.generation.options import Options
 from formers.generation.reader import is_answering
 from formers.model import Model, Seq2Seq, evaluating
@@ -84,6 +84,8 @@ def generate(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, stop=stop,
         repetition_penalty=repetition_penalty, samples=1 if samples is None else samples, beams=beams, length_penalty=length_penalty,
     )  # fmt: skip
+    if mask is not None and not isinstance(prompt, Tensor):
+        raise FormersError(f"mask says which ids of a tensor are real, and the prompt is a {type(prompt).__name__}: leave mask out.")
     if isinstance(prompt, str):
         (found,) = _texts(model, [prompt], options, batch)
         return found[0] if samples is None else found
@@ -131,18 +133,28 @@ def stream_with(model: Model, prompt: str, options: Options) -> Iterator[str]:
 
     def pieces() -> Iterator[str]:
         decoder, told = codecs.getincrementaldecoder("utf-8")("replace"), 0
-        with evaluating(model):
-            for _ in write(model, [line], options, ends):
-                # What may turn out to be a stop string is not shown before it is known not to be one.
-                safe = len(line.data) - (ends.held(line.data) if line.why is None else 0)
-                piece = decoder.decode(line.data[told:safe])
-                told = max(told, safe)
-                if piece:
-                    yield piece
+        for _ in _evaluating_each(model, write(model, [line], options, ends)):
+            # What may turn out to be a stop string is not shown before it is known not to be one.
+            safe = len(line.data) - (ends.held(line.data) if line.why is None else 0)
+            piece = decoder.decode(line.data[told:safe])
+            told = max(told, safe)
+            if piece:
+                yield piece
         if last := decoder.decode(line.data[told:], final=True):
             yield last
 
     return pieces()
+
+
+def _evaluating_each(model: Model, steps: Iterator[None]) -> Iterator[None]:
+    """The steps, each in evaluation mode: between two of them the model is the caller's, who may train it or stream once more."""
+    while True:
+        with evaluating(model):
+            try:
+                next(steps)
+            except StopIteration:
+                return
+        yield
 
 
 def answer(model: Seq2Seq, sources: Sequence[list[int]], max_new_tokens: int) -> list[list[int]]:
@@ -168,8 +180,8 @@ def texts(
     ends = ends_of(model, options, text)
     waiting: dict[int, list[Line]] = {}
     number = 0
-    with evaluating(model):
-        for group in batches(model, lines_of(model, prompts, options, ends), options, batch):
+    for group in batches(model, lines_of(model, prompts, options, ends), options, batch):
+        with evaluating(model):  # and not while a caller has what was written
             if options.beams is not None:
                 for found in search(model, group, options, ends):
                     waiting[found[0].number] = [replace(line, sample=i) for i, line in enumerate(found)]
@@ -179,10 +191,10 @@ def texts(
                         progress(len(group))
                 for line in group:
                     waiting.setdefault(line.number, []).append(line)
-            # A search gives all texts of a prompt at once; samples of a prompt may be spread over batches.
-            while number in waiting and (options.beams is not None or len(waiting[number]) == options.samples):
-                yield sorted(waiting.pop(number), key=lambda line: line.sample)
-                number += 1
+        # A search gives all texts of a prompt at once; samples of a prompt may be spread over batches.
+        while number in waiting and (options.beams is not None or len(waiting[number]) == options.samples):
+            yield sorted(waiting.pop(number), key=lambda line: line.sample)
+            number += 1
 
 
 def _texts(model: Model, prompts: Sequence[str], options: Options, batch: int) -> Iterator[list[str]]:
@@ -191,17 +203,20 @@ def _texts(model: Model, prompts: Sequence[str], options: Options, batch: int) -
     assert tokenizer is not None
     ids = [tokenizer.encode(prompt) for prompt in prompts]
     for lines in texts(model, ids, options, batch):
-        yield [
-            (line.data if is_answering(model) else tokenizer.to_bytes(ids[line.number]) + line.data).decode("utf-8", errors="replace")
-            for line in lines
-        ]
+        yield [whole_text(model, ids[line.number], line) for line in lines]
+
+
+def whole_text(model: Model, prompt: Sequence[int], line: Line) -> str:
+    """A prompt of token ids and what follows it, as one text: a character may begin in one and end in the other. Or what is answered."""
+    before = b"" if is_answering(model) else tokenizer_of(model).to_bytes(prompt)
+    return (before + line.data).decode("utf-8", errors="replace")
 
 
 def _tensor(model: Model, prompt: Tensor, mask: Tensor | None, options: Options, batch: int) -> Tensor:
     """Token ids (rows, length) of a tensor of prompts: each row as it was given and what follows it, or what is answered."""
-    if prompt.dim() != 2 or prompt.is_floating_point() or prompt.shape[1] == 0:
+    if prompt.dim() != 2 or prompt.is_floating_point() or 0 in prompt.shape:
         raise FormersError(
-            f"the prompt is {prompt.dtype} of shape {tuple(prompt.shape)}: give int64 of shape (batch, length), length 1 or more."
+            f"the prompt is {prompt.dtype} of shape {tuple(prompt.shape)}: give int64 of shape (batch, length), both 1 or more."
         )
     if mask is not None and mask.shape != prompt.shape:
         raise FormersError(f"mask has shape {tuple(mask.shape)} and the prompt {tuple(prompt.shape)}: give one bool a token.")
