@@ -94,6 +94,57 @@ def test_lines_of_a_file_and_of_standard_input_are_prompts(command, tmp_path):
     assert from_file.count("\n") >= 2
 
 
+def test_a_character_may_begin_in_the_prompt_and_end_in_the_text(command, tmp_path, folder):
+    model = formers.load(folder / "decoder")
+    with torch.no_grad():  # whatever it reads, it writes the byte that ends an é
+        model.stack.final.weight.zero_()
+        model.stack.final.bias.copy_(model.embedding.weight[0xA9] * 1000)
+    model.save_pretrained(folder / "accent")
+    (tmp_path / "p.jsonl").write_text('{"ids": [195]}\n')
+    _, out, _ = command("accent", "--prompts", str(tmp_path / "p.jsonl"), "--max-new-tokens", "1", "--temperature", "0", "--json")
+    assert json.loads(out)["completion_ids"] == [0xA9]
+    assert json.loads(out)["text"] == "é"
+
+
+def test_records_on_standard_input_may_hold_any_character(command):
+    """Python's `splitlines` would cut them at line separators of Unicode, which JSON lets stand in a text."""
+    asked = ' {"text": "a\u2028b\x85c"}\r\n\n{"text": "d"}'.encode()
+    _, out, _ = command("decoder", "--prompts", "-", "--max-new-tokens", "1", "--temperature", "0", "--json", stdin=asked)
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["a\u2028b\x85c", "d"]
+
+
+@pytest.mark.parametrize("arguments", [("--interactive",), ("--prompts", "-")])
+def test_a_closed_standard_input_asks_for_nothing(folder, monkeypatch, capfd, arguments):
+    monkeypatch.setattr(sys, "argv", ["formers", "generate", str(folder / "decoder"), *arguments])
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_conversation_on_a_terminal_without_utf_8(folder, monkeypatch, capfd):
+    """Its bytes are read as they are: an é of UTF-8 is one, though the terminal says that it speaks ASCII."""
+    monkeypatch.setattr(sys, "argv", ["formers", "generate", str(folder / "decoder"), "-i", "--max-new-tokens", "0"])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("né \n".encode() + b"\xff\n"), encoding="ascii"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert capfd.readouterr().out == "né \n\ufffd\n"
+
+
+def test_ctrl_c_ends_the_line_says_so_and_exits_with_130(folder, monkeypatch, capfd):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("formers.generation.stream_with", interrupt)
+    monkeypatch.setattr(sys, "argv", ["formers", "generate", str(folder / "decoder")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capfd.readouterr().err == "\nformers: stopped.\n"
+
+
 def test_beams_are_ranked_and_scored(command):
     _, out, _ = command("transformer", "--prompt", "ab", "--max-new-tokens", "4", "--beams", "4", "--samples", "3", "--json")
     scores = [json.loads(line)["score"] for line in out.splitlines()]

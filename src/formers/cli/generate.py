@@ -70,20 +70,18 @@ def generate(
 
 def _write_all(model: Model, prompts: list[Prompt], options: Options, batch: int, json: bool) -> None:
     """Writes for every prompt, with a bar on standard error, and prints each text as soon as those before it are done."""
-    from formers.cli.interactive import shown
-    from formers.generation import texts, tokenizer_of
+    from formers.generation import texts, tokenizer_of, whole_text
     from formers.training.log import progress_bar
 
     tokenizer = tokenizer_of(model)
+    ids = [prompt.encoded(tokenizer) for prompt in prompts]
     # Texts that go to the terminal show by themselves how far it is.
     with nullcontext(lambda done, total: None) if sys.stdout.isatty() else progress_bar("writing") as tick:
-        for number, lines in enumerate(texts(model, [p.encoded(tokenizer) for p in prompts], options, batch)):
-            asked = prompts[number]
-            before = tokenizer.decode(asked.ids) if asked.text is None and asked.ids is not None else asked.text or ""
+        for number, lines in enumerate(texts(model, ids, options, batch)):
             for line in lines:
-                whole = shown(model, before) + line.text
+                whole = whole_text(model, ids[number], line)
                 if json:
-                    print_json(_facts(asked, before, whole, line, options))
+                    print_json(_facts(prompts[number], tokenizer.decode(ids[number]), whole, line, options))
                 else:
                     print(whole)
             tick(number + 1, len(prompts))

@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from formers.cli.common import notice
 from formers.cli.options import parse_set
 
 if TYPE_CHECKING:
@@ -21,9 +22,11 @@ def converse(model: Model, options: Options) -> None:
     """Reads prompts from standard input, a line each, and writes an answer to each, until the input ends."""
     with suppress(ImportError):  # lines can be edited and called back where Python has it
         import readline  # noqa: F401
+    if sys.stdin is None:  # closed: nobody asks
+        return
     asking = sys.stdin.isatty()
     if asking:
-        print(HELP, file=sys.stderr)
+        notice(HELP)
     prompt, answered = "", 0
     while True:
         try:
@@ -75,24 +78,20 @@ def _answer(model: Model, prompt: str, options: Options, again: int) -> None:
 
 def say(model: Model, prompt: str, options: Options) -> None:
     """Writes a text to standard output as it is written: the prompt first, unless it is an encoder-decoder's source."""
-    from formers.generation import stream_with
+    from formers.generation import stream_with, texts, tokenizer_of, whole_text
 
+    tokenizer = tokenizer_of(model)
+    ids = tokenizer.encode(prompt)
     if options.beams is not None or options.samples > 1:
-        from formers.generation import texts, tokenizer_of
-
-        (lines,) = texts(model, [tokenizer_of(model).encode(prompt)], options)
+        (lines,) = texts(model, [ids], options)
         for line in lines:
             if len(lines) > 1:
                 print(f"--- {line.sample + 1} of {len(lines)} ---")
-            print(shown(model, prompt) + line.text)
+            print(whole_text(model, ids, line))
         return
     pieces = stream_with(model, prompt, options)
-    print(shown(model, prompt), end="", flush=True)
+    # What the model reads is shown, and not what was typed: bytes that are no text have become something else.
+    print("" if model.spec.encoder is not None else tokenizer.decode(ids), end="", flush=True)
     for piece in pieces:
         print(piece, end="", flush=True)
     print()
-
-
-def shown(model: Model, prompt: str) -> str:
-    """What stands before a text: the prompt it continues, or nothing before an answer to a source."""
-    return "" if model.spec.encoder is not None else prompt

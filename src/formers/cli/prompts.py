@@ -34,7 +34,7 @@ def read_prompts(file: str) -> list[Prompt]:
 
     name = "standard input" if file == "-" else file
     lines = list(_lines(file, name))
-    if is_records(file) or (file == "-" and lines and lines[0][1].startswith("{")):
+    if is_records(file) or (file == "-" and lines and lines[0][1].lstrip().startswith("{")):
         return [_prompt(name, number, read_record(name, number, line)) for number, line in lines]
     return [Prompt(line) for _, line in lines]
 
@@ -45,8 +45,10 @@ def _lines(file: str, name: str) -> Iterator[tuple[int, str]]:
     from formers.data.records import lines
 
     if file == "-":
-        text = sys.stdin.buffer.read().decode("utf-8", errors="replace")
-        yield from ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip())
+        text = b"" if sys.stdin is None else sys.stdin.buffer.read()
+        # Lines end as in a file: not at every character that `splitlines` knows, some of which may stand in a record.
+        every = text.decode("utf-8", errors="replace").split("\n")
+        yield from ((number, line.removesuffix("\r")) for number, line in enumerate(every, 1) if line.strip())
     elif not Path(file).is_file():
         raise FormersError(f"{file} is no file: give a .txt with a prompt a line, a .jsonl with records, or - for standard input.")
     else:
