@@ -110,7 +110,9 @@ def test_records_on_standard_input_may_hold_any_character(command):
     """Python's `splitlines` would cut them at line separators of Unicode, which JSON lets stand in a text."""
     asked = ' {"text": "a\u2028b\x85c"}\r\n\n{"text": "d"}'.encode()
     _, out, _ = command("decoder", "--prompts", "-", "--max-new-tokens", "1", "--temperature", "0", "--json", stdin=asked)
-    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["a\u2028b\x85c", "d"]
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [answer["prompt"] for answer in answers] == ["a\u2028b\x85c", "d"]
+    assert all(answer["text"] == answer["prompt"] + answer["completion"] for answer in answers), "what a record calls text is its prompt"
 
 
 @pytest.mark.parametrize("arguments", [("--interactive",), ("--prompts", "-")])
@@ -167,6 +169,15 @@ def test_a_conversation_goes_on_after_mistakes(command):
     assert "Ctrl-D" in err
     assert "never" not in out
     assert not empty.startswith("the")
+
+
+def test_with_a_seed_the_same_prompt_is_answered_anew_and_the_whole_can_be_repeated(command):
+    asked = b"the\n/again\nthe\n"
+    first = command("decoder", "-i", "--max-new-tokens", "20", "--seed", "1", "--top-k", "9", stdin=asked)[1]
+    assert first == command("decoder", "-i", "--max-new-tokens", "20", "--seed", "1", "--top-k", "9", stdin=asked)[1]
+    told, again, anew = (piece for piece in first.split("the")[1:])
+    assert told != again
+    assert told == anew
 
 
 @pytest.mark.parametrize(

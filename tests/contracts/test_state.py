@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from contracts.specimens import CAUSAL, MEMBERS, Specimen, subject
 from formers import Model, State
 from formers.core import Cache
 from formers.core.stored import join_rows, pack, unpack
+from formers.patterns import Local, Pattern
 from helpers import close, refused
 
 SWEPT = pytest.mark.parametrize("specimen", CAUSAL, ids=str)
@@ -99,6 +101,49 @@ def test_two_continuations_of_one_state_do_not_disturb_each_other(specimen: Spec
     for cache, (keys, values) in zip(caches(stem), kept, strict=True):
         assert torch.equal(cache.keys, keys)
         assert torch.equal(cache.values, values)
+
+
+WINDOWS = [Local(window=3), Local(window=1), Local(window=2, include_self=False), Local(window=2) | Local(window=4)]
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=repr)
+@torch.no_grad()
+def test_whatever_happens_to_a_state_with_a_window_it_stays_exact(window: Pattern) -> None:
+    """Tokens, stretches, padding, resets and selections in any order: what is forgotten must not have been needed."""
+    spec = formers.spec("decoder", **MEMBERS["decoder"][0]).replace(pattern=window, length=200)
+    model, choice = subject(spec).model, random.Random(repr(window))
+    for _ in range(12):
+        state, rows = model.initial_state(3), [[], [], []]
+        for _ in range(14):
+            act = choice.choice(["token", "token", "stretch", "padding", "padding", "reset", "select"])
+            if act == "reset" and not state.empty:
+                done = torch.rand(state.batch) < 0.5
+                state, rows = state.reset(done), [[] if d else row for row, d in zip(rows, done.tolist(), strict=True)]
+            elif act == "select" and not state.empty:
+                order = [choice.randrange(state.batch) for _ in range(choice.randint(1, 4))]
+                state, rows = state.select(torch.tensor(order)), [list(rows[i]) for i in order]
+            else:
+                x = torch.randint(spec.vocab, (state.batch, 1 if act == "token" else choice.randint(1, 7)))
+                mask = torch.rand(x.shape) < 0.6 if act == "padding" else None
+                out = model(x, state=state, mask=mask)
+                for i, row in enumerate(rows):
+                    real = x[i] if mask is None else x[i, mask[i]]
+                    row += real.tolist()
+                    if len(real):
+                        found = out.logits[i] if mask is None else out.logits[i, mask[i]]
+                        close(found, model(torch.tensor([row])).logits[0, -len(real) :])
+                state = out.state
+
+
+@torch.no_grad()
+def test_rows_that_are_selected_at_every_token_forget_too() -> None:
+    """As a beam search does, behind prompts of different lengths."""
+    spec = formers.spec("decoder", **MEMBERS["decoder"][0]).replace(pattern=Local(window=3), length=200)
+    read = subject(spec)
+    state = read(read.input(9), mask=torch.arange(9) < torch.tensor([[9], [4], [7]])).state
+    for _ in range(5):
+        state = read(read.input(1), state=state.select(torch.tensor([1, 0, 2]))).state
+    assert {cache.keys.shape[2] for cache in caches(state)} == {2}
 
 
 MODES = {"inference": torch.inference_mode, "no_grad": torch.no_grad, "grad": torch.enable_grad}

@@ -81,6 +81,45 @@ def test_it_finds_what_a_naive_search_finds(member, beams):
         assert tuple(found[0].ids) == naive(model, prompt, beams, 5, 0.6), seed
 
 
+def ending(model: formers.Model, ids: tuple[int, ...], stops: tuple[str, ...], longest: int) -> str | None:
+    """Why a text ends with its last token, or None where it goes on."""
+    if ids[-1] == 4:
+        return "end"
+    if any(stop in model.tokenizer.decode(ids) for stop in stops):
+        return "stop"
+    return "length" if len(ids) == longest else None
+
+
+def naive_texts(model: formers.Model, prompt: list[int], options: Options) -> list[tuple[list[int], str | None]]:
+    """The best texts and why they end, found as `naive` does; with enough beams these are the best of all."""
+    going: list[tuple[int, ...]] = [()]
+    ended = []
+    for _ in range(options.max_new_tokens):
+        tried = sorted(((chance(model, prompt, (*t, v)), (*t, v)) for t in going for v in range(5)), reverse=True)[: options.beams]
+        why = {t: ending(model, t, options.stop, options.max_new_tokens) for _, t in tried}
+        ended += [(score(c, len(t), options.length_penalty), t) for c, t in tried if why[t]]
+        going = [t for _, t in tried if not why[t]]
+    best = [t for _, t in sorted(ended, reverse=True)[: options.samples]]
+    whys = [ending(model, t, options.stop, options.max_new_tokens) for t in best]
+    return [(list(t[:-1] if w == "end" else t), w) for t, w in zip(best, whys, strict=True)]
+
+
+@pytest.mark.parametrize("member", ["decoder", "transformer"])
+def test_texts_that_end_at_every_place_are_ranked_as_a_naive_search_ranks_them(member):
+    """End tokens and stop strings, narrow and wide beams, penalties that favour short and long texts."""
+    whys, lengths = set(), set()
+    cases = itertools.product(range(4), [(), ("a",), ("ab", "c"), ("abc",)], [0.0, 0.6, 3.0], [(2, 2), (4, 3), (999, 4)])
+    for seed, stop, penalty, (beams, samples) in cases:
+        model, prompt = writer(member, seed), [0, 1]
+        options = Options(beams=beams, samples=samples, max_new_tokens=3, length_penalty=penalty, stop=stop)
+        (found,) = texts(model, [prompt], options)
+        assert [(line.ids, line.why) for line in found] == naive_texts(model, prompt, options), (seed, options)
+        whys |= {line.why for line in found}
+        lengths |= {len(line.ids) for line in found if line.why != "length"}
+    assert whys == {"end", "stop", "length"}
+    assert lengths >= {0, 1, 2}
+
+
 @pytest.mark.parametrize("specimen", WRITERS, ids=str)
 def test_a_beam_of_one_is_greedy(specimen: Specimen):
     torch.manual_seed(0)
@@ -125,6 +164,17 @@ def test_a_stop_string_ends_a_beam():
     assert all((line.why == "stop") == (stop in model.tokenizer.decode(line.ids)) for line in found)
     assert all(stop not in line.text for line in found)
     assert any(line.why == "stop" for line in found)
+
+
+def test_the_search_ends_when_nothing_can_be_better():
+    model, read = writer("decoder", 1), []
+    model.register_forward_pre_hook(lambda m, args, kwargs: read.append(1), with_kwargs=True)
+    model.tokenizer = Characters(characters="ab", specials=("begin", "mask", "end"))
+    with torch.no_grad():  # the end is all but certain
+        model.stack.final.weight.mul_(0.01)
+        model.stack.final.bias.copy_(model.embedding.weight[4] * 9)
+    formers.generate(model, "a", max_new_tokens=20, beams=2)
+    assert len(read) < 10
 
 
 def test_nothing_to_write_gives_the_prompt_and_bad_logits_are_told():

@@ -29,6 +29,7 @@ def test_what_is_left_of_the_distribution():
     assert kept(top_k=2) == [0, 1]
     assert kept(top_p=0.7) == [0, 1], "0.64 is too little, 0.87 is the first that is enough"
     assert kept(top_p=1e-9) == [0]
+    assert (probabilities(torch.zeros(1, 4), Options(top_p=0.5)) > 0).sum() == 2, "two quarters are enough for a half"
     assert kept(min_p=0.1) == [0, 1, 2], "exp(-2) of the likeliest is 0.135, exp(-3) is 0.05"
     assert kept(top_k=3, min_p=0.2) == [0, 1]
     assert kept(top_k=3, top_p=0.7) == [0, 1], "the share is one of what the first cut left"

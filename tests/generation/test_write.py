@@ -18,6 +18,14 @@ SMALL = {"dim": 16, "heads": 2, "layers": 1}
 PROMPTED = [s for s in CAUSAL if s.member != "transformer"]
 
 
+def moved(model: formers.Model) -> formers.Model:
+    """The model in float64 with parameters far from where they began, so that what it writes depends much on what it reads."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.8)
+    return model.double()
+
+
 @pytest.mark.parametrize("specimen", PROMPTED, ids=str)
 def test_greedy_generation_equals_recomputing_every_token(specimen):
     model = formers.build(specimen.spec).double().eval()
@@ -90,11 +98,13 @@ def test_without_positions_there_is_no_limit(caplog):
 
 
 def test_an_encoder_decoder_writes_rows_of_different_lengths_as_each_alone():
-    model = formers.create("transformer", vocab=258, length=32, **SMALL).double().eval()
+    torch.manual_seed(2)
+    model = moved(formers.create("transformer", vocab=258, length=32, **SMALL))
     model.tokenizer = Bytes(specials=("begin", "end"))
     assert isinstance(model, Seq2Seq)
     sources = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
     together = answer(model, sources, max_new_tokens=7)
+    assert len(set(map(tuple, together))) > 1, "a model that writes the same for all sources shows nothing"
     assert together == [answer(model, [s], max_new_tokens=7)[0] for s in sources]
     assert formers.generate(model, torch.tensor([sources[0]]), max_new_tokens=7, temperature=0)[0].tolist() == together[0]
 
@@ -119,6 +129,54 @@ def test_prompts_side_by_side_are_written_as_each_alone(specimen):
     assert together == formers.generate(model, prompts, batch=2, **options)
     samples = formers.generate(model, [[4], [1, 2, 3]], samples=2, **options)
     assert samples == [[together[1], samples[0][1]], [together[0], together[2]]]
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned"])
+@pytest.mark.parametrize(
+    "options", [{"temperature": 0}, {"seed": 1, "samples": 2, "repetition_penalty": 1.5}, {"beams": 3, "samples": 2}], ids=str
+)
+def test_sources_side_by_side_are_answered_as_each_alone(position, options):
+    """Empty ones too, and those whose answers outlive others and slide."""
+    model = moved(formers.create("transformer", vocab=20, length=12, position=position, **SMALL))
+    model.tokenizer = Characters(characters="abcdefghijklmnopqr", specials=("begin", "end"))
+    sources = [[], [1, 2, 3], [4], [5] * 11, [7, 8]]
+    together = formers.generate(model, sources, max_new_tokens=30, **options)
+    assert together == [formers.generate(model, [source], max_new_tokens=30, **options)[0] for source in sources]
+    assert len({str(answers) for answers in together}) > 1
+
+
+@pytest.mark.parametrize("member", ["decoder", "transformer"])
+def test_the_repetition_penalty_counts_the_prompt_and_what_was_written_but_no_source(member):
+    model = moved(formers.create(member, vocab=13, length=64, **SMALL)).eval()
+    model.tokenizer = Characters(characters="abcdefghijk", specials=("begin", "end"))
+    prompts = [[1, 2, 3], [4], [5, 6], [1, 1, 1, 7], [8, 9]]
+    written = formers.generate(model, prompts, max_new_tokens=25, temperature=0, repetition_penalty=4.0)
+    for prompt, found in zip(prompts, written, strict=True):
+        ids = list(prompt) if member == "decoder" else []
+        for _ in range(25):
+            with torch.no_grad():
+                x = torch.tensor([ids if member == "decoder" else [11, *ids]])
+                logits = (model(x) if member == "decoder" else model(torch.tensor([prompt]), x)).logits[0, -1]
+            for token in {*ids}:
+                logits[token] = logits[token] / 4 if logits[token] > 0 else logits[token] * 4
+            token = int(logits.argmax())
+            if token == 12:
+                break
+            ids.append(token)
+        assert found == ids
+    plain = formers.generate(model, prompts, max_new_tokens=25, temperature=0)
+    assert plain != written
+
+
+def test_an_empty_text_begins_behind_the_begin_token_or_a_line_break():
+    model = moved(formers.create("decoder", vocab=8, **SMALL))
+    options = {"max_new_tokens": 9, "temperature": 0}
+    model.tokenizer = Characters(characters="\nabcdef", specials=("begin",))
+    assert formers.generate(model, [[]], **options)[0] == formers.generate(model, [[7]], **options)[0][1:]
+    model.tokenizer = Characters(characters="\t\nabcdef")
+    assert formers.generate(model, [[]], **options)[0] == formers.generate(model, [[1]], **options)[0][1:]
+    model.tokenizer = Characters(characters="abcdefgh")
+    assert formers.generate(model, [[]], **options)[0] == formers.generate(model, [[0]], **options)[0][1:]
 
 
 def test_tensors_of_prompts_with_padding_give_tensors():

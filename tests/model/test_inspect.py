@@ -9,7 +9,7 @@ import formers
 from contracts.specimens import SPECIMENS, VOCAB, subject
 from formers.core import Watch
 from formers.heads import LanguageModel
-from formers.patterns import Local
+from formers.patterns import Causal, Local
 from helpers import close, refused
 
 SEQ2SEQ = [s for s in SPECIMENS if s.spec.encoder is not None]
@@ -90,6 +90,27 @@ def test_with_a_state_the_past_stands_before_the_tokens():
     whole, rest = model.inspect(tokens), model.inspect(tokens[:, 4:], state=state)
     for a, b in zip(whole.attention, rest.attention, strict=True):
         close(a[:, :, 4:], b)
+
+
+@pytest.mark.parametrize("pattern", [Causal(), Local(window=3), Local(window=2, include_self=False)], ids=repr)
+def test_with_a_state_and_padding_the_tokens_are_in_their_order(pattern):
+    spec = formers.spec("decoder", vocab=VOCAB, dim=16, heads=2, layers=2, dropout=0.0).replace(pattern=pattern)
+    model = formers.build(spec).double().eval()
+    past, new = torch.randint(VOCAB, (3, 6)), torch.randint(VOCAB, (3, 5))
+    before, mask = torch.rand(3, 6) < 0.6, torch.rand(3, 5) < 0.6
+    with torch.no_grad():
+        state = model(past, mask=before).state
+    seen = model.inspect(new, mask=mask, state=state)
+    for row in range(3):
+        n, real = int(before[row].sum()), mask[row]
+        alone = model.inspect(torch.cat([past[row, before[row]], new[row, real]])[None])
+        for a, b in zip(seen.attention, alone.attention, strict=True):
+            kept = a.shape[3] - 5
+            close(a[row][:, real][:, :, kept:][:, :, real], b[0, :, n:, n:])
+            close(a[row][:, real][:, :, :kept].sum(-1), b[0, :, n:, :n].sum(-1))
+            assert bool((a[row][:, ~real] == 0).all())
+            assert bool((a[row][:, :, kept:][:, :, ~real] == 0).all())
+        close(seen.norms["stream"][:, row, real], alone.norms["stream"][:, 0, n:], 1e-4)
 
 
 def test_looking_leaves_the_mode_the_gradients_and_the_modules_alone():
