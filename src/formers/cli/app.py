@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from formers import __version__
-from formers.cli import bench, evaluate, generate, members, show, train
+from formers.cli import bench, evaluate, explain, generate, members, show, train
 
 USAGE = 2
 """Exit code of a mistake that the user can mend."""
@@ -49,6 +49,7 @@ app.command("resume")(train.resume)
 app.command("generate")(generate.generate)
 app.command("eval")(evaluate.evaluate)
 app.command("members")(members.members)
+app.command("explain")(explain.explain)
 app.add_typer(show.app, name="show")
 app.add_typer(bench.app, name="bench")
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode
 
 from formers.attention.attend import Verdict
 from formers.core import FormersError, State, Watch
@@ -32,14 +32,8 @@ SCORES = "scores"
 """How the name of a part ends that compares queries with keys and mixes values: what grows with the length."""
 ROWS = 256
 """Queries whose keys are counted to know how many pairs a pattern allows."""
-aten = torch.ops.aten
 
-# torch counts its fused attention on every device but this one: all pairs, and in the backward pass the scores once more.
-FUSED = {
-    aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *rest, **named: sdpa_flop_count(q, k, v),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda g, q, k, v, *rest, **named: sdpa_backward_flop_count(g, q, k, v),
-}
-
+Shape = tuple[int, ...]
 Layers = Mapping[str, Mapping[int, tuple[Verdict, ...]]]
 """By kind of attention and depth step: what every executor has to do with it."""
 
@@ -69,7 +63,9 @@ class Training(NamedTuple):
     total: int
     """FLOPs of both."""
     activations: int
-    """Bytes that live at the peak beside weights, gradients and optimiser: activations and temporaries."""
+    """Bytes that the forward pass keeps for the backward pass."""
+    peak: int
+    """Bytes that live at once, at the most, beside weights and optimiser: activations, temporaries, and gradients as they come."""
 
 
 class Cost(NamedTuple):
@@ -100,9 +96,9 @@ class Costs:
         with self.fake:
             self.model = build(spec)
             weights = list(self.model.parameters())
+            adam = optimizer(self.model, Settings(steps=1))
             for weight in weights:
                 weight.grad = torch.zeros_like(weight)
-            adam = optimizer(self.model, Settings(steps=1))
             adam.step()
         self.weights = _bytes([*weights, *self.model.buffers()])
         self.gradients = _bytes(weights)
@@ -118,7 +114,7 @@ class Costs:
             if out.state is not None:
                 state = _bytes(_tensors(out.state))
                 decoding, held = self._decode(out.state)
-        return Cost(length, self.batch, _pairs(self.spec, length), forward, training, decoding, state, held)
+        return Cost(length, self.batch, allowed_share(self.spec, length), forward, training, decoding, state, held)
 
     def forward(self, length: int) -> Step:
         """A forward pass over rows of a length, and nothing else."""
@@ -135,13 +131,14 @@ class Costs:
     def _train(self, inputs: Mapping[str, Any], targets: Tensor) -> Training:
         """A training step; tables that are made once must have been made."""
         watch = Watch(only="executors")
-        live = Live([*self.model.parameters(), *(p.grad for p in self.model.parameters()), *inputs.values(), targets])
+        live = Live()
         self.model.train()
+        self.model.zero_grad()
         with live, counting() as counter:
-            loss = self.model(**inputs, targets=targets, watch=watch).loss
-            forward = Step(*_by_part(counter), watch.notes)
-            loss.backward()
-        return Training(forward, counter.get_total_flops(), live.peak)
+            out = self.model(**inputs, targets=targets, watch=watch)  # it lives on, as in training
+            forward, activations = Step(*_by_part(counter), watch.notes), live.now
+            out.loss.backward()
+        return Training(forward, counter.get_total_flops(), activations, live.peak)
 
     def _decode(self, state: State) -> tuple[Step | None, int | None]:
         """One more token for each row behind a state, and the bytes of the buffers that hold what it leaves."""
@@ -169,31 +166,54 @@ def example(spec: Spec, batch: int, length: int) -> tuple[dict[str, Any], Tensor
     return inputs, torch.zeros((batch, length) if spec.head.streams else (batch,), dtype=torch.long)
 
 
-class Live(TorchDispatchMode):
+class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the memory of the tensors that are made within it, as they come and go, and keeps the peak."""
 
-    def __init__(self, known: list[Tensor | None]) -> None:
-        super().__init__()
-        self.known = known  # they stay alive, so that no other storage takes one's identity
-        self.sizes = {id(t.untyped_storage()): 0 for t in known if t is not None}
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sizes: dict[int, int] = {}
         self.now = self.peak = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for given in tree_leaves((args, kwargs)):
+            self._meet(given, made=False)
         out = operation(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, Tensor):
-                self._meet(leaf.untyped_storage())
+        for given in tree_leaves(out):
+            self._meet(given, made=True)
+        self.peak = max(self.peak, self.now)
         return out
 
-    def _meet(self, storage: torch.UntypedStorage) -> None:
-        if id(storage) not in self.sizes:  # views share their storage
-            self.sizes[id(storage)] = storage.nbytes()
-            self.now += storage.nbytes()
-            self.peak = max(self.peak, self.now)
+    def _meet(self, given: Any, made: bool) -> None:
+        """Counts a tensor's storage where nobody has seen it yet: views share one, and what is given was there before."""
+        if not isinstance(given, Tensor):
+            return
+        storage = given.untyped_storage()
+        if id(storage) not in self.sizes:
+            self.sizes[id(storage)] = storage.nbytes() if made else 0
+            self.now += self.sizes[id(storage)]
             weakref.finalize(storage, self._part, id(storage))
 
     def _part(self, identity: int) -> None:
         self.now -= self.sizes.pop(identity)
+
+
+def _fused(q: Shape, k: Shape, v: Shape, *_: Any, **__: Any) -> int:
+    """FLOPs of fused attention over every pair: q k^T, and the weights times v."""
+    batch, heads, n, width = q
+    return 2 * batch * heads * n * k[2] * (width + v[3])
+
+
+def _fused_backward(gradient: Shape, q: Shape, k: Shape, v: Shape, *_: Any, **__: Any) -> int:
+    """FLOPs of its backward pass: q k^T once more, and the gradients of the weights, v, q and k."""
+    batch, heads, n, width = q
+    return 2 * batch * heads * n * k[2] * (3 * width + 2 * v[3])
+
+
+# torch counts its fused attention on every device but this one.
+FUSED = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
+}
 
 
 @contextmanager
@@ -238,7 +258,7 @@ def _part_with_scores(path: str) -> str:
     return f"{side}{part} {'projections' if inside else SCORES}"
 
 
-def _pairs(spec: Spec, length: int) -> float:
+def allowed_share(spec: Spec, length: int) -> float:
     """The share of the pairs of queries and keys that a pattern allows, over layers and heads, counted on evenly spread queries."""
     rows = min(length, ROWS)
     i = ((torch.arange(rows, dtype=torch.float64) + 0.5) * length / rows).long()[:, None]

@@ -1,0 +1,34 @@
+"""`formers explain`: what a member or a run is made of, what runs in it, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from formers.cli.options import parse_set
+
+
+def explain(
+    member: Annotated[str, typer.Argument(metavar="MEMBER|RUN", help="A member's name, or the folder of a run.")],
+    preset: Annotated[str | None, typer.Option(help="A configuration of the member; base is the paper's.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option of the member, e.g. layers=8.")] = None,
+    vocab: Annotated[int | None, typer.Option(help="Size of the vocabulary; 256 (bytes) unless the preset has another.")] = None,
+    length: Annotated[list[int] | None, typer.Option(help="A length to give costs for; may be repeated.")] = None,
+    batch: Annotated[int, typer.Option(help="How many rows are read at a time.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of tables.")] = False,
+) -> None:
+    """Explain MEMBER, or what a RUN trained: parts, executors and why not others, parameters, FLOPs and memory against length."""
+    from json import dumps
+
+    from rich.console import Console
+
+    from formers.inspect import explain_facts, explanation, subject
+
+    what = subject(member, vocab, preset, parse_set(set_ or []))
+    facts = explain_facts(what, length or [], batch)
+    if json:
+        typer.echo(dumps(facts))
+        return
+    console = Console(highlight=False)
+    console.print(explanation(what, facts, console.encoding))
