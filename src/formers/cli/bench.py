@@ -48,7 +48,7 @@ def explain(
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler, which reads it as torch is loaded, would tell when it starts
     from formers.bench.explain import LENGTHS, LIMITS, bench_explain
 
-    results = bench_explain(lengths=length or LENGTHS, batch=batch)
+    results = bench_explain(length or LENGTHS, batch)
     if not json:
         from rich.console import Console
 

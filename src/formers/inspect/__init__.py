@@ -6,7 +6,7 @@ from formers.inspect.explain import explain_facts, explanation, subject
 from formers.inspect.members import describe_member, list_members, member_facts, members_facts
 from formers.inspect.parameters import parameter_parts
 from formers.inspect.patterns import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
-from formers.inspect.positions import draw_sinusoid, save_sinusoid
+from formers.inspect.positions import draw_positions, run_table, save_positions, sinusoid_table
 
 __all__ = [
     "Cost",
@@ -14,7 +14,7 @@ __all__ = [
     "describe_member",
     "draw_block",
     "draw_pattern",
-    "draw_sinusoid",
+    "draw_positions",
     "explain_facts",
     "explanation",
     "list_members",
@@ -24,7 +24,9 @@ __all__ = [
     "pattern_facts",
     "pattern_named",
     "pattern_names",
+    "run_table",
     "save_pattern",
-    "save_sinusoid",
+    "save_positions",
+    "sinusoid_table",
     "subject",
 ]

@@ -30,8 +30,8 @@ from formers.training.optim import optimizer
 
 SCORES = "scores"
 """How the name of a part ends that compares queries with keys and mixes values: what grows with the length."""
-ROWS = 256
-"""Queries whose keys are counted to know how many pairs a pattern allows."""
+ROWS, PAIRS = 256, 1 << 23
+"""Queries whose keys are counted to know how many pairs a pattern allows, and of how many pairs, at the most."""
 
 Shape = tuple[int, ...]
 Layers = Mapping[str, Mapping[int, tuple[Verdict, ...]]]
@@ -260,7 +260,7 @@ def _part_with_scores(path: str) -> str:
 
 def allowed_share(spec: Spec, length: int) -> float:
     """The share of the pairs of queries and keys that a pattern allows, over layers and heads, counted on evenly spread queries."""
-    rows = min(length, ROWS)
+    rows = min(length, ROWS, max(1, PAIRS // (length * spec.heads)))
     i = ((torch.arange(rows, dtype=torch.float64) + 0.5) * length / rows).long()[:, None]
     j = torch.arange(length)[None, :]
     patterns = [spec.pattern.at(step) for step in range(spec.depth.steps)]

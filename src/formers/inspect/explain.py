@@ -63,8 +63,8 @@ def explain_facts(what: Subject, lengths: Sequence[int] = (), batch: int = 1) ->
                 raise FormersError(f"{name}={value} cannot be explained: give {least} ... {LONGEST:,}.")
     costs = Costs(what.spec, batch)
     rows, beyond = _rows(costs, lengths)
-    shown = rows[-1].length if lengths else min(what.spec.length, rows[-1].length)
-    main = next(row for row in rows if row.length == shown)
+    main = rows[-1] if lengths else next((row for row in rows if row.length == what.spec.length), rows[-1])
+    shown = main.length
     return {
         "name": what.name,
         "member": what.spec.name,
@@ -108,7 +108,7 @@ def _rows(costs: Costs, lengths: Sequence[int]) -> tuple[list[Cost], str | None]
     if lengths:
         return [costs.at(length) for length in sorted(set(lengths))], None
     rows: list[Cost] = []
-    for length in sorted({*LENGTHS, max(costs.spec.length, 2)}):
+    for length in sorted({*LENGTHS, min(max(costs.spec.length, 2), LONGEST)}):
         try:
             rows.append(costs.at(length))
         except FormersError as why:
