@@ -9,7 +9,7 @@ import typer
 
 from formers.cli.common import Check, Json, report
 
-app = typer.Typer(help="Time training and decoding.", no_args_is_help=True)
+app = typer.Typer(help="Time training and decoding; hold what `explain` predicts against real runs.", no_args_is_help=True)
 
 
 @app.command()

@@ -14,7 +14,9 @@ def explain(
     preset: Annotated[str | None, typer.Option(help="A configuration of the member; base is the paper's.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option of the member, e.g. layers=8.")] = None,
     vocab: Annotated[int | None, typer.Option(help="Size of the vocabulary; 256 (bytes) unless the preset has another.")] = None,
-    length: Annotated[list[int] | None, typer.Option(help="A length to give costs for; may be repeated.")] = None,
+    length: Annotated[
+        list[int] | None, typer.Option(help="A length to give costs for; may be repeated; 128 to 32,768 unless given.")
+    ] = None,
     batch: Annotated[int, typer.Option(help="How many rows are read at a time.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of tables.")] = False,
 ) -> None:
