@@ -2,7 +2,8 @@
 
 from formers.inspect.blocks import draw_block
 from formers.inspect.cost import Cost, Costs
-from formers.inspect.explain import explain_facts, explanation, subject
+from formers.inspect.explain import explain_facts, subject
+from formers.inspect.explanation import explanation
 from formers.inspect.members import describe_member, list_members, member_facts, members_facts
 from formers.inspect.parameters import parameter_parts
 from formers.inspect.patterns import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
