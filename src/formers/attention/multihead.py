@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from formers.attention import dense
-from formers.attention.attend import explain_request, run
+from formers.attention.attend import explain_request, run, survey
 from formers.attention.request import Request
 from formers.core import Cache, FormersError, Index, Positions, Range, Sizes, Slot, Stream
 from formers.core.positions import EMPTY
@@ -85,6 +85,7 @@ class _Heads(nn.Module):
         if stream.watch is not None:
             stream.watch.note(self.name, step, lambda: dense.weights(q, k, request))
             stream.watch.note(f"{self.name} executor", step, lambda: explain_request(q, k, v, request))
+            stream.watch.note(f"{self.name} executors", step, lambda: survey(q, k, v, request))
         return self.merge(run(q, k, v, request))
 
     def request(self, pattern: Pattern, queries: Positions, keys: Positions, valid: Tensor | None, bias: Tensor | None) -> Request:
