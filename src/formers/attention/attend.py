@@ -15,17 +15,18 @@ from formers.patterns import Full, Pattern
 
 
 class Executor(NamedTuple):
-    """A way to compute attention: why it cannot (or None), how it does, and what it is."""
+    """A way to compute attention: why it cannot (or None), how it does, what it is, and what it does about a request's mask."""
 
     refuses: Callable[[Request, Tensor, Tensor, Tensor], str | None]
     run: Callable[[Tensor, Tensor, Tensor, Request], Tensor]
     about: str
+    masks: Callable[[Request], str] | None = None
 
 
 # In the order in which "auto" tries them; dense is last, and never refuses.
 EXECUTORS: dict[str, Executor] = {
-    "sdpa": Executor(sdpa.refuses, sdpa.run, "torch's fused kernel"),
-    "dense": Executor(dense.refuses, dense.run, "the equation, with its full matrix of weights"),
+    "sdpa": Executor(sdpa.refuses, sdpa.run, "torch's fused kernel", sdpa.masks),
+    "dense": Executor(dense.refuses, dense.run, "the equation, with its full matrix of weights", Request.mask_words),
 }
 
 
@@ -34,6 +35,17 @@ class Choice(NamedTuple):
 
     name: str
     passed_over: dict[str, str]
+
+
+class Verdict(NamedTuple):
+    """What an executor has to do with a request: whether it runs, what it is and does, and if it cannot, why not."""
+
+    name: str
+    runs: bool
+    about: str
+    """What it is; of the one that runs, what it does about the mask, too."""
+    why_not: str | None
+    """None of the one that runs, and of those behind it that could."""
 
 
 def choose(request: Request, q: Tensor, k: Tensor, v: Tensor, how: str = "auto") -> Choice:
@@ -104,6 +116,17 @@ def explain_request(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str 
     choice = choose(request, q, k, v, how)
     others = "".join(f"; not {name}, because {why}" for name, why in choice.passed_over.items())
     return f"{choice.name} ({EXECUTORS[choice.name].about}){others}"
+
+
+def survey(q: Tensor, k: Tensor, v: Tensor, request: Request) -> tuple[Verdict, ...]:
+    """What every executor has to do with a request, in the order in which they are tried."""
+    chosen = choose(request, q, k, v).name
+    return tuple(
+        Verdict(name, True, executor.about + ("" if executor.masks is None else f", {executor.masks(request)}"), None)
+        if name == chosen
+        else Verdict(name, False, executor.about, executor.refuses(request, q, k, v))
+        for name, executor in EXECUTORS.items()
+    )
 
 
 def _request(

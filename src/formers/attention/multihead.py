@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from formers.attention import dense
-from formers.attention.attend import explain_request, run
+from formers.attention.attend import explain_request, run, survey
 from formers.attention.request import Request
-from formers.core import Cache, FormersError, Index, Positions, Range, Sizes, Slot, Stream
+from formers.core import Cache, FormersError, Index, Positions, Range, Sizes, Slot, Stream, Watch
 from formers.core.positions import EMPTY
 from formers.patterns import Full, Pattern
 from formers.score import NoScore, Score
@@ -81,11 +81,15 @@ class _Heads(nn.Module):
 
     def mix(self, q: Tensor, cache: Cache, request: Request, stream: Stream, step: int) -> Tensor:
         """The heads of queries q over the keys and values of a cache."""
-        k, v = cache.keys, cache.values
         if stream.watch is not None:
-            stream.watch.note(self.name, step, lambda: dense.weights(q, k, request))
-            stream.watch.note(f"{self.name} executor", step, lambda: explain_request(q, k, v, request))
-        return self.merge(run(q, k, v, request))
+            self.show(stream.watch, q, cache.keys, cache.values, request, step)
+        return self.merge(run(q, cache.keys, cache.values, request))
+
+    def show(self, watch: Watch, q: Tensor, k: Tensor, v: Tensor, request: Request, step: int) -> None:
+        """Shows the weights, by the explicit path, and which executor runs, to whoever looks on."""
+        watch.note(self.name, step, lambda: dense.weights(q, k, request))
+        watch.note(f"{self.name} executor", step, lambda: explain_request(q, k, v, request))
+        watch.note(f"{self.name} executors", step, lambda: survey(q, k, v, request))
 
     def request(self, pattern: Pattern, queries: Positions, keys: Positions, valid: Tensor | None, bias: Tensor | None) -> Request:
         """What is asked of an executor, with the scale and the dropout of these heads."""
@@ -154,7 +158,8 @@ def leave_behind(cache: Cache, pattern: Pattern, stream: Stream) -> Cache:
     if stream.valid is not None:  # the places behind a row's real tokens are empty, and the next tokens stand behind those
         return replace(cache, positions=real(where, stream.valid) if isinstance(where, Range) else where, solid=0)
     if isinstance(where, Range):
-        return cache.last(where.stop - max(pattern.oldest(where.stop), where.start))
+        oldest = pattern.oldest(where.stop)
+        return cache if oldest <= where.start else cache.last(where.stop - oldest)
     # Rows that stand at different positions agree in this: a key that many solid places back is at least as many tokens back.
     reach = pattern.reach
     return cache if reach is None or cache.solid < reach else cache.last(reach)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from formers.core import Positions, Range
+from formers.core.tables import kept
 from formers.patterns import Pattern
 
 LARGEST = 1 << 22
@@ -41,6 +41,15 @@ class Request(NamedTuple):
             return False
         return self.pattern.covers(self.queries, self.keys)
 
+    def mask_words(self) -> str:
+        """What `mask` makes, in a few words."""
+        if self.open:
+            return "without a mask: every query sees every key"
+        tables = self.heads if self.pattern.by_head else 1
+        return f"with a mask of {self.queries.length:,} x {self.keys.length:,} bytes" + (
+            f" for each of {tables} heads" if tables > 1 else ""
+        )
+
     def mask(self, device: torch.device) -> Tensor | None:
         """True where a query may see a key, broadcasting to (batch, heads, queries, keys); None where all may."""
         if self.open:
@@ -70,7 +79,7 @@ def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: to
     return _allowed(pattern, queries.tensor(device), keys.tensor(device), heads)
 
 
-@lru_cache(maxsize=64)
+@kept(64)
 def _cached_table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
         return _table(pattern, queries, keys, heads, device)

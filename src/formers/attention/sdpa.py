@@ -18,8 +18,7 @@ def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by the fused kernel."""
-    if isinstance(request.pattern, Causal) and request.square and request.valid is None and request.bias is None:
-        # is_causal aligns queries and keys at their first element: right only where both are the same tokens.
+    if _causal(request):
         return scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=request.dropout, scale=request.scale)
     allowed = request.mask(q.device)
     if request.bias is not None:
@@ -28,3 +27,14 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     if allowed is not None and allowed.dim() == 3:
         allowed = allowed[None]  # torch has kernels for masks of two and of four dimensions only
     return scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=request.dropout, scale=request.scale)
+
+
+def masks(request: Request) -> str:
+    """How the kernel is told who sees whom."""
+    return "with the kernel's own causal mask" if _causal(request) else request.mask_words()
+
+
+def _causal(request: Request) -> bool:
+    """Whether the kernel's own causal mask is the request's."""
+    # is_causal aligns queries and keys at their first element: right only where both are the same tokens.
+    return isinstance(request.pattern, Causal) and request.square and request.valid is None and request.bias is None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from formers.cli.common import Check, Json, report
 
-app = typer.Typer(help="Time training and decoding.", no_args_is_help=True)
+app = typer.Typer(help="Time training and decoding; hold what `explain` predicts against real runs.", no_args_is_help=True)
 
 
 @app.command()
@@ -37,7 +38,41 @@ def decode(
     _end(bench_decode(context, rounds), LIMITS, check, json)
 
 
-def _end(results: dict[str, float], limits: dict[str, tuple[float, float]], check: bool, json: bool) -> None:
+@app.command()
+def explain(
+    length: Annotated[list[int] | None, typer.Option(help="A length to compare at; may be repeated.", min=2)] = None,
+    batch: Annotated[int, typer.Option(help="How many rows are read at a time.", min=1)] = 1,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """The FLOPs and bytes that `formers explain` predicts, beside those of real runs, for the vanilla members."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler, which reads it as torch is loaded, would tell when it starts
+    from formers.bench.explain import LENGTHS, LIMITS, bench_explain
+
+    results = bench_explain(length or LENGTHS, batch)
+    if not json:
+        from rich.console import Console
+
+        from formers.inspect.tables import add_row, new_table
+
+        table = new_table("member", "length", "what", "predicted", "measured", "ratio")
+        for row in results.pop("rows"):
+            add_row(
+                table,
+                row["member"],
+                f"{row['length']:,}",
+                row["what"],
+                f"{row['predicted']:,}",
+                f"{row['measured']:,}",
+                f"{row['ratio']:.4f}",
+            )
+        for column in (1, 3, 4, 5):
+            table.columns[column].justify = "right"
+        Console(highlight=False).print(table)
+    _end(results, LIMITS, check, json)
+
+
+def _end(results: dict[str, Any], limits: dict[str, tuple[float, float]], check: bool, json: bool) -> None:
     """Prints the results beside their limits; with check, a missed one is told and ends in exit code 1."""
     missed = [name for name, (low, high) in limits.items() if not low <= results[name] <= high]
     report(results, json)

@@ -53,22 +53,27 @@ def pattern(
 
 @app.command()
 def positions(
-    length: Annotated[int, typer.Option(help="How many positions to draw.")] = 64,
-    dim: Annotated[int, typer.Option(help="How many dimensions they have.")] = 64,
+    length: Annotated[int | None, typer.Option(help="How many positions to draw; 64 unless given.")] = None,
+    dim: Annotated[int | None, typer.Option(help="How many dimensions sinusoids have; 64 unless given.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Draw what the model of this run adds to its stream, learned or not.")] = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Draw the sinusoidal positions: a row for each position, a column for each dimension."""
-    from formers.inspect import draw_sinusoid, save_sinusoid, sinusoid_facts
+    """Draw the sinusoidal positions, or those of a run: a row for each position, a column for each dimension."""
+    from formers.core import FormersError
+    from formers.inspect import draw_positions, positions_facts, run_table, save_positions, sinusoid_table
 
+    if run is not None and dim is not None:
+        raise FormersError(f"--dim {dim} is of sinusoids, and {run} has a width of its own: leave one of them out.")
+    table = sinusoid_table(64 if length is None else length, 64 if dim is None else dim) if run is None else run_table(run, length)
     if out is not None:
-        _wrote(save_sinusoid(out, length, dim), json)
+        _wrote(save_positions(table, out), json)
     if json:
-        print_json(sinusoid_facts(length, dim))
+        print_json(positions_facts(table))
     elif out is None:
         console = _console()
         colour = console.color_system is not None and not console.no_color
-        console.print(draw_sinusoid(length, dim, console.width, console.encoding, colour), soft_wrap=True)
+        console.print(draw_positions(table, console.width, console.encoding, colour), soft_wrap=True)
 
 
 @app.command()

@@ -1,16 +1,21 @@
-"""What people would rather see than read: attention, patterns, positions and members, drawn and described."""
+"""What people would rather see than read: attention, patterns, positions and members, drawn, described and counted."""
 
 from formers.inspect.attention import attention_facts, draw_map, save_heads, save_map
 from formers.inspect.attention_page import attention_page, save_attention_page
 from formers.inspect.blocks import draw_block
+from formers.inspect.cost import Cost, Costs
+from formers.inspect.explain import explain_facts, subject
+from formers.inspect.explanation import explanation
 from formers.inspect.members import describe_member, list_members, member_facts, members_facts
 from formers.inspect.parameters import parameter_parts
 from formers.inspect.patterns import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
-from formers.inspect.positions import draw_sinusoid, save_sinusoid, sinusoid_facts
+from formers.inspect.positions import draw_positions, positions_facts, run_table, save_positions, sinusoid_table
 from formers.inspect.tokens import token_labels
 from formers.inspect.views import View, alignment_of, by_words, find_view, views_of
 
 __all__ = [
+    "Cost",
+    "Costs",
     "View",
     "alignment_of",
     "attention_facts",
@@ -20,7 +25,9 @@ __all__ = [
     "draw_block",
     "draw_map",
     "draw_pattern",
-    "draw_sinusoid",
+    "draw_positions",
+    "explain_facts",
+    "explanation",
     "find_view",
     "list_members",
     "member_facts",
@@ -29,12 +36,15 @@ __all__ = [
     "pattern_facts",
     "pattern_named",
     "pattern_names",
+    "positions_facts",
+    "run_table",
     "save_attention_page",
     "save_heads",
     "save_map",
     "save_pattern",
-    "save_sinusoid",
-    "sinusoid_facts",
+    "save_positions",
+    "sinusoid_table",
+    "subject",
     "token_labels",
     "views_of",
 ]

@@ -16,7 +16,7 @@ from formers.family import spec as spec_of
 from formers.family.members import Member, member
 from formers.inspect.blocks import draw_block
 from formers.inspect.parameters import parameter_parts, weightless
-from formers.inspect.tables import new_table, row
+from formers.inspect.tables import add_row, bar, new_table
 from formers.inspect.terminal import sayable
 from formers.inspect.words import spell
 from formers.model import Spec
@@ -56,7 +56,7 @@ def list_members(encoding: str = "utf-8") -> Table:
     """The members as a table: name, what it is in a line, its presets."""
     table = new_table("member", "what it is", "presets")
     for fact in members_facts():
-        row(table, fact["name"], sayable(fact["about"], encoding), ", ".join(fact["presets"]))
+        add_row(table, fact["name"], sayable(fact["about"], encoding), ", ".join(fact["presets"]))
     return table
 
 
@@ -81,22 +81,29 @@ def member_facts(
 ) -> dict[str, Any]:
     """Everything that a description says, ready for JSON."""
     known, spec = member(name), member_spec(name, vocab, preset, options)
-    model = weightless(spec)
     return {
         "name": name,
         "about": about(known),
         "preset": preset,
-        "stacks": [
-            {"title": stack.title, "slots": {k: v.model_dump(mode="json") for k, v in stack.slots.items()}, "sizes": stack.sizes}
-            for stack in _stacks(spec)
-        ],
-        "parameters": {"total": model.parameter_count(), "parts": parameter_parts(model)},
+        **spec_facts(spec),
         "options": {
             option: {"required": parameter.default is parameter.empty}
             | ({} if parameter.default is parameter.empty else {"default": parameter.default})
             for option, parameter in inspect.signature(known.recipe).parameters.items()
         },
         "presets": {preset: dict(values) for preset, values in known.presets.items()},
+    }
+
+
+def spec_facts(spec: Spec) -> dict[str, Any]:
+    """The parts, sizes and parameters of a spec, ready for JSON."""
+    model = weightless(spec)
+    return {
+        "stacks": [
+            {"title": stack.title, "slots": {k: v.model_dump(mode="json") for k, v in stack.slots.items()}, "sizes": stack.sizes}
+            for stack in stacks(spec)
+        ],
+        "parameters": {"total": model.parameter_count(), "parts": parameter_parts(model), "tied": getattr(spec.head, "tied", False)},
     }
 
 
@@ -107,52 +114,54 @@ def describe_member(
     facts, spec = member_facts(name, vocab, preset, options), member_spec(name, vocab, preset, options)
     title = Text(name, "bold").append(f" ({preset})" if preset else "", "not bold")
     paragraphs: list[RenderableType] = [
-        _slots(_stacks(spec)),
-        _sizes(_stacks(spec)),
-        _parameters(facts["parameters"], getattr(spec.head, "tied", False), encoding),
+        slots_table(spec),
+        sizes_table(spec),
+        parameters_table(facts["parameters"], encoding),
         Text(draw_block(spec, encoding), no_wrap=True),
         _options(facts),
     ]
     return Group(title, Text(sayable(facts["about"], encoding)), *(part for paragraph in paragraphs for part in (Text(), paragraph)))
 
 
-def _stacks(spec: Spec) -> list[Stack]:
+def stacks(spec: Spec) -> list[Stack]:
+    """The stacks of a spec, the encoder's first."""
     if spec.encoder is None:
         return [Stack("stack", spec)]
     return [Stack("encoder", spec.encoder), Stack("decoder", spec)]
 
 
-def _slots(stacks: list[Stack]) -> Table:
+def slots_table(spec: Spec) -> Table:
     """A row for each slot, with the part that each stack has there."""
-    table = new_table("slot", *_titles(stacks))
-    for slot in stacks[-1].slots:
-        row(table, slot, *(spell(stack.slots[slot], defaults=True) for stack in stacks))
+    there = stacks(spec)
+    table = new_table("slot", *_titles(there))
+    for slot in there[-1].slots:
+        add_row(table, slot, *(spell(stack.slots[slot], defaults=True) for stack in there))
     return table
 
 
-def _sizes(stacks: list[Stack]) -> Table:
+def sizes_table(spec: Spec) -> Table:
     """A row for each size; an encoder without a vocabulary shares its decoder's."""
-    table = new_table("size", *_titles(stacks))
-    for size in stacks[-1].sizes:
-        row(table, size, *(str(stack.sizes.get(size, "shared" if size == "vocab" else "")) for stack in stacks))
+    there = stacks(spec)
+    table = new_table("size", *_titles(there))
+    for size in there[-1].sizes:
+        add_row(table, size, *(str(stack.sizes.get(size, "shared" if size == "vocab" else "")) for stack in there))
     return table
 
 
-def _titles(stacks: list[Stack]) -> list[str]:
-    return [stack.title for stack in stacks] if len(stacks) > 1 else ["value"]
+def _titles(there: list[Stack]) -> list[str]:
+    return [stack.title for stack in there] if len(there) > 1 else ["value"]
 
 
-def _parameters(facts: Mapping[str, Any], tied: bool, encoding: str) -> Table:
+def parameters_table(facts: Mapping[str, Any], encoding: str) -> Table:
     """A row for each part that the member has, with its share drawn."""
     total = facts["total"]
-    table = new_table("parameters", "number", "share", "")
-    table.columns[1].justify = table.columns[2].justify = "right"
+    table = new_table("parameters", "number", "share", "", right=2)
     for part, count in facts["parts"].items():
         if count:
-            row(table, part, f"{count:,}", f"{100 * count / total:.1f}%", sayable("█" * round(BAR * count / total), encoding))
-        elif part == "head" and tied:
-            row(table, part, "0", "", "reads the embedding's table")
-    row(table, "total", f"{total:,}", "", "", style="bold")
+            add_row(table, part, f"{count:,}", f"{100 * count / total:.1f}%", bar(count / total, BAR, encoding))
+        elif part == "head" and facts["tied"]:
+            add_row(table, part, "0", "", "reads the embedding's table")
+    add_row(table, "total", f"{total:,}", "", "", style="bold")
     return table
 
 
@@ -161,7 +170,7 @@ def _options(facts: Mapping[str, Any]) -> Table:
     table = new_table("option", "default", *facts["presets"])
     for option, fact in facts["options"].items():
         default = "required" if fact["required"] else _shown(fact["default"])
-        row(table, option, default, *(_shown(values[option]) if option in values else "" for values in facts["presets"].values()))
+        add_row(table, option, default, *(_shown(values[option]) if option in values else "" for values in facts["presets"].values()))
     return table
 
 

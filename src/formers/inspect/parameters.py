@@ -47,5 +47,9 @@ def _part(path: str, owner: nn.Module) -> str:
     """The part that a parameter counts as, from its path and the module that holds it."""
     if "Norm" in type(owner).__name__:
         return "norms"
-    names = path.split(".")
+    return part_of(path.split("."))
+
+
+def part_of(names: list[str]) -> str:
+    """The part that a module counts as, from the names on its path."""
     return next((HOMES[name] for name in names if name in HOMES), "depth" if "depth" in names else "other")

@@ -1,10 +1,10 @@
-"""The sinusoids of E7, seen: a heat map with a row for each position and a column for each dimension."""
+"""Positions, seen: a heat map of what is added to the stream, with a row for each position and a column for each dimension."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.color import Color
@@ -12,9 +12,10 @@ from rich.style import Style
 from rich.text import Text
 from torch import Tensor
 
-from formers.core import FormersError
+from formers.core import FormersError, Range
 from formers.inspect.picture import TEXT, new_figure, save_figure, tidy, write_caption
 from formers.inspect.terminal import has_unicode, lines_of, margin, ruler, sayable
+from formers.model import load
 from formers.position import sinusoid
 
 LONGEST = 4096
@@ -24,56 +25,89 @@ COLOURS = ((-1.0, (33, 102, 172)), (0.0, (247, 247, 247)), (1.0, (178, 24, 43)))
 SHADES, LETTERS = " ░▒▓█", " .:-=+*#%@"
 
 
-def draw_sinusoid(length: int = 64, dim: int = 64, columns: int = 80, encoding: str = "utf-8", colour: bool = True) -> Text:
-    """PE as text for rich to print: two positions a line in colour, or one a line in shades; dimensions that do not fit are skipped."""
-    table = _table(length, dim)
+class Table(NamedTuple):
+    """What is added to the stream at each position, (length, dim), and the words below it."""
+
+    values: Tensor
+    caption: str
+
+    @property
+    def largest(self) -> float:
+        """The largest size of a value, which has the darkest colour."""
+        return float(self.values.abs().max())
+
+
+def sinusoid_table(length: int = 64, dim: int = 64) -> Table:
+    """PE, the sinusoids of E7."""
+    for name, size in (("length", length), ("dim", dim)):
+        if not 1 <= size <= LONGEST:
+            raise FormersError(f"{name}={size} cannot be drawn: give 1 ... {LONGEST}.")
+    words = f"Sinusoidal positions, length {length}, dim {dim}: sines in even dimensions, cosines in odd ones."
+    return Table(sinusoid(torch.arange(length), dim), words)
+
+
+def run_table(run: str | Path, length: int | None = None) -> Table:
+    """What the model of a run adds to its stream at the first positions, as many as it was trained on, or as are worth a drawing."""
+    model = load(run)
+    spec, length = model.spec, min(model.spec.length, 64) if length is None else length
+    if not 1 <= length <= LONGEST:
+        raise FormersError(f"length={length} cannot be drawn: give 1 ... {LONGEST}.")
+    with torch.no_grad():
+        nothing = torch.zeros(1, length, spec.dim, dtype=next(model.parameters()).dtype)
+        values = model.get_submodule("stack.position")(nothing, Range(0, length), 0)[0].double()
+    kind = type(spec.position).__name__
+    if not values.any():
+        raise FormersError(f"{run} adds no positions to its stream ({kind}): there is nothing to draw.")
+    if not values.isfinite().all():
+        raise FormersError(f"{run} has positions that are not numbers, as a run that diverged has: take an earlier checkpoint.")
+    side = "" if spec.encoder is None else "the decoder's, "
+    return Table(values, f"{kind} positions of {run}, {side}{length} of the {spec.length} it was trained on, dim {spec.dim}.")
+
+
+def draw_positions(table: Table, columns: int = 80, encoding: str = "utf-8", colour: bool = True) -> Text:
+    """Positions as text for rich to print: two a line in colour, or one a line in shades; dimensions that do not fit are skipped."""
+    length, dim = table.values.shape
     left = margin("", length)
     room = max(columns - len(left), 8)
     each = -(-dim // room)
     each += 1 - each % 2  # an odd step shows sines and cosines in turn, an even one only sines
-    shown = table[:, ::each]
+    shown = table.values[:, ::each] / table.largest
+    colour = colour and has_unicode(encoding)
     drawing = Text(sayable(" position ↓  dimension →\n", encoding))
     drawing.append(left + ruler(shown.shape[1], 1, each) + "\n")
-    drawing.append(_colours(shown) if colour and has_unicode(encoding) else _shades(shown, has_unicode(encoding)))
-    words = _caption(length, dim) + (f" One dimension in {each} is shown." if each > 1 else "")
-    drawing.append("\n" + "\n".join(lines_of(words, columns)))
+    drawing.append(_colours(shown) if colour else _shades(shown, has_unicode(encoding)))
+    marks = "Blue is {}, white 0, red {}." if colour else "Blank is {}, the darkest mark {}."
+    words = [table.caption, marks.format(f"{-table.largest:.3g}", f"{table.largest:.3g}")]
+    if each > 1:
+        words.append(f"One dimension in {each} is shown.")
+    drawing.append(sayable("\n" + "\n".join(lines_of(" ".join(words), columns)), encoding))
     return drawing
 
 
-def sinusoid_facts(length: int = 64, dim: int = 64) -> dict[str, Any]:
-    """What a drawing shows, ready for JSON: PE as a row of values a position."""
-    return {"length": length, "dim": dim, "values": _table(length, dim).tolist()}
+def positions_facts(table: Table) -> dict[str, Any]:
+    """What a drawing shows, ready for JSON: a row of values a position."""
+    length, dim = table.values.shape
+    return {"length": length, "dim": dim, "values": table.values.tolist()}
 
 
-def save_sinusoid(path: str | Path, length: int = 64, dim: int = 64) -> Path:
-    """Writes PE as a picture, .png or .svg, and returns its path."""
-    table = _table(length, dim)
+def save_positions(table: Table, path: str | Path) -> Path:
+    """Writes positions as a picture, .png or .svg, and returns its path."""
+    length, dim = table.values.shape
     figure = new_figure(path, 5.6, 4.4)
     axes = figure.subplots()
     image = axes.imshow(
-        table.numpy(), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="none", aspect="auto", extent=(-0.5, dim - 0.5, length - 0.5, -0.5)
-    )
+        table.values.numpy(), cmap="RdBu_r", vmin=-table.largest, vmax=table.largest, interpolation="none", aspect="auto",
+        extent=(-0.5, dim - 0.5, length - 0.5, -0.5),
+    )  # fmt: skip
     axes.set_xlabel("dimension", fontsize=8, color=TEXT)
     axes.set_ylabel("position", fontsize=8, color=TEXT)
     axes.locator_params(integer=True)
     tidy(axes)
-    bar = figure.colorbar(image, ax=axes, ticks=[-1, 0, 1], fraction=0.04, pad=0.02)
+    bar = figure.colorbar(image, ax=axes, ticks=[-table.largest, 0, table.largest], fraction=0.04, pad=0.02)
     tidy(bar.ax)
     bar.outline.set_visible(False)
-    write_caption(figure, _caption(length, dim))
+    write_caption(figure, table.caption)
     return save_figure(figure, path)
-
-
-def _table(length: int, dim: int) -> Tensor:
-    """PE (length, dim), after refusing sizes that cannot be drawn."""
-    for name, size in (("length", length), ("dim", dim)):
-        if not 1 <= size <= LONGEST:
-            raise FormersError(f"{name}={size} cannot be drawn: give 1 ... {LONGEST}.")
-    return sinusoid(torch.arange(length), dim)
-
-
-def _caption(length: int, dim: int) -> str:
-    return f"Sinusoidal positions, length {length}, dim {dim}: sines in even dimensions, cosines in odd ones."
 
 
 def _colours(table: Tensor) -> Text:

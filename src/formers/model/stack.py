@@ -63,21 +63,22 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:
         """Hidden states (batch, length, dim) and what every step leaves behind; extra losses are in stream.losses."""
-        left: list[Entries] = [()] * self.depth.steps
+        position, depth, watch = self.position, self.depth, stream.watch
+        left: list[Entries] = [()] * depth.steps
 
         def step(block: nn.Module, t: int, x: Tensor) -> Tensor:
-            if t == 0 or self.position.every_step:
-                x = self.position(x, stream.positions, t)
+            if t == 0 or position.every_step:
+                x = position(x, stream.positions, t)
             if t == 0 and self.training:
                 x = self.drop(x)
-            if stream.watch is not None:
-                stream.watch.note("stream norm", t, partial(norm, x))
+            if watch is not None:
+                watch.note("stream norm", t, partial(norm, x))
             x, left[t] = block(x, stream, past[t] if past else None, t)
             return x
 
-        x = self.depth(x, stream, step)
-        if stream.watch is not None:
-            stream.watch.note("stream norm", self.depth.steps, partial(norm, x))
+        x = depth(x, stream, step)
+        if watch is not None:
+            watch.note("stream norm", depth.steps, partial(norm, x))
         return self.final(x), tuple(left) if stream.keep else ()
 
 

@@ -8,12 +8,11 @@ divides by d/2-1 in the exponent; the blog counts from 1. Never mix them when lo
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
 from formers.core import Positions, Range, Sizes
+from formers.core.tables import kept
 from formers.position.base import Position, PositionModule
 
 
@@ -48,7 +47,7 @@ def sinusoid(positions: Tensor, dim: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :dim]  # E7
 
 
-@lru_cache(maxsize=16)
+@kept(16)
 def _table(size: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
         return sinusoid(torch.arange(size, device=device), dim).to(dtype)

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from formers.inspect.tables import new_table, row
+from formers.inspect.tables import add_row, new_table
 from formers.inspect.terminal import sayable
 
 GOOD, BAD, FAINT = "green", "bold red", "dim"
@@ -26,22 +26,22 @@ def describe(facts: dict[str, Any], encoding: str = "utf-8") -> Group:
 def _versions(facts: dict[str, Any]) -> Table:
     table = new_table("versions", "")
     for name, value in facts["versions"].items():
-        row(table, name, _marked(value, value == "missing"))
+        add_row(table, name, _marked(value, value == "missing"))
     return table
 
 
 def _devices(facts: dict[str, Any]) -> Table:
     table = new_table("devices", "")
     for device in facts["devices"]:
-        row(table, device["device"], device["name"])
+        add_row(table, device["device"], device["name"])
         if "cores" in device:
-            row(table, "", f"{device['cores']} cores, torch uses {device['threads']} threads")
+            add_row(table, "", f"{device['cores']} cores, torch uses {device['threads']} threads")
         if device["memory_bytes"] is not None:
-            row(table, "", f"{_size(device['memory_bytes'])} of memory")
+            add_row(table, "", f"{_size(device['memory_bytes'])} of memory")
         for precision, words in device["precisions"].items():
-            row(table, "", Text(f"{precision} ").append(words, GOOD if words == "works" else ""))
+            add_row(table, "", Text(f"{precision} ").append(words, GOOD if words == "works" else ""))
     if len(facts["devices"]) == 1:
-        row(table, "GPU", "none that torch can use", style=FAINT)
+        add_row(table, "GPU", "none that torch can use", style=FAINT)
     return table
 
 
@@ -53,22 +53,22 @@ def _executors(facts: dict[str, Any]) -> Table:
         differences = ", ".join(f"{_small(value)} in {precision}" for precision, value in verdict["largest_difference"].items())
         if status == "works":
             also = f" in {verdict['checked']} cases: largest difference {differences}"
-            row(table, how, device, Text("works", GOOD).append(also, "default"))
+            add_row(table, how, device, Text("works", GOOD).append(also, "default"))
         elif status == "wrong":
-            row(table, how, device, Text(f"WRONG: {verdict['wrong'][0]}", BAD))
+            add_row(table, how, device, Text(f"WRONG: {verdict['wrong'][0]}", BAD))
             more = len(verdict["wrong"]) - 1
             if more:
-                row(table, "", "", f"and {more} more; largest difference {differences or 'unknown'}")
+                add_row(table, "", "", f"and {more} more; largest difference {differences or 'unknown'}")
         for why, cases in verdict["refuses"].items():
-            row(table, how if status == "refuses" else "", device if status == "refuses" else "", f"refuses: {why} ({_few(cases)})")
+            add_row(table, how if status == "refuses" else "", device if status == "refuses" else "", f"refuses: {why} ({_few(cases)})")
     return table
 
 
 def _around(facts: dict[str, Any]) -> Table:
     table = new_table("torch can", "")
     missing = "no C++ compiler: install g++ or clang++ for formers train --compile"
-    row(table, "compile", f"with {facts['compiler']}" if facts["compiler"] else missing)
-    row(table, "distribute", f"over {', '.join(facts['distributed'])}" if facts["distributed"] else "not: torch was built without it")
+    add_row(table, "compile", f"with {facts['compiler']}" if facts["compiler"] else missing)
+    add_row(table, "distribute", f"over {', '.join(facts['distributed'])}" if facts["distributed"] else "not: torch was built without it")
     return table
 
 
@@ -79,12 +79,12 @@ def _data(facts: dict[str, Any]) -> Table:
         "missing": f"{data['folder']} is not a folder: set it to one, or unset it",
         "folder": str(data["folder"]),
     }
-    row(table, "FORMERS_DATA", _marked(states[data["state"]], data["state"] == "missing"))
+    add_row(table, "FORMERS_DATA", _marked(states[data["state"]], data["state"] == "missing"))
     for name, place in data["sets"].items():
-        row(table, f"  {name}", Text(place, "" if place.startswith(("in ", "made")) else FAINT))
-    row(table, "cache", f"{cache['folder']}: {_size(cache['bytes'])} in {cache['files']:,} files")
+        add_row(table, f"  {name}", Text(place, "" if place.startswith(("in ", "made")) else FAINT))
+    add_row(table, "cache", f"{cache['folder']}: {_size(cache['bytes'])} in {cache['files']:,} files")
     if not cache["writable"]:
-        row(table, "", _marked("cannot be written: set FORMERS_CACHE to a folder that can", True))
+        add_row(table, "", _marked("cannot be written: set FORMERS_CACHE to a folder that can", True))
     return table
 
 
@@ -92,9 +92,9 @@ def _more(facts: dict[str, Any]) -> Table:
     table, shell = new_table("for more", "", ""), facts["completion"]
     for extra in facts["extras"]:
         there = extra["version"] is not None
-        row(table, extra["package"], f"{extra['version']}" if there else Text(extra["install"], "bold"), extra["gives"])
+        add_row(table, extra["package"], f"{extra['version']}" if there else Text(extra["install"], "bold"), extra["gives"])
     where = f"names on TAB, in {shell['shell'] or 'your shell'}"
-    row(table, "completion", "installed" if shell["installed"] else Text(shell["install"], "bold"), where)
+    add_row(table, "completion", "installed" if shell["installed"] else Text(shell["install"], "bold"), where)
     return table
 
 

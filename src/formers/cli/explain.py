@@ -1,0 +1,43 @@
+"""`formers explain`: what a member or a run is made of, what runs in it, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from formers.cli.common import Json, print_json
+from formers.cli.complete import complete_member, complete_member_set, complete_preset
+from formers.cli.options import parse_set
+
+
+def explain(
+    member: Annotated[
+        str, typer.Argument(metavar="MEMBER|RUN", help="A member's name, or the folder of a run.", autocompletion=complete_member)
+    ],
+    preset: Annotated[
+        str | None, typer.Option(help="A configuration of the member; base is the paper's.", autocompletion=complete_preset)
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="An option of the member, e.g. layers=8.", autocompletion=complete_member_set),
+    ] = None,
+    vocab: Annotated[int | None, typer.Option(help="Size of the vocabulary; 256 (bytes) unless the preset has another.")] = None,
+    length: Annotated[
+        list[int] | None, typer.Option(help="A length to give costs for; may be repeated; 128 to 32,768 unless given.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="How many rows are read at a time.")] = 1,
+    json: Json = False,
+) -> None:
+    """Explain MEMBER, or what a RUN trained: parts, executors and why not others, parameters, FLOPs and memory against length."""
+    from rich.console import Console
+
+    from formers.inspect import explain_facts, explanation, subject
+
+    what = subject(member, vocab, preset, parse_set(set_ or []))
+    facts = explain_facts(what, length or [], batch)
+    if json:
+        print_json(facts)
+        return
+    console = Console(highlight=False)
+    console.print(explanation(what, facts, console.encoding))

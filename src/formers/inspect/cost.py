@@ -1,0 +1,287 @@
+"""What a model costs, found by running its own code on tensors that have a shape and no numbers.
+
+Nothing is computed and nothing allocated, so that a length of 32,768 takes as long as one of 128; and because it is the code itself that
+runs, the figures cannot drift from it. FLOPs are those of matrix products, two for each multiplication with its addition; attention is
+counted over every pair of the queries and keys that an executor is given. Memory is that of the tensors that live at once, in
+float32, as the CPU's kernels make them; what a kernel needs inside is not seen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from formers.attention.attend import Verdict
+from formers.core import FormersError, State, Watch
+from formers.heads import NoHead
+from formers.inspect.parameters import part_of
+from formers.model import Output, Spec, build, evaluating
+from formers.training.config import Settings
+from formers.training.optim import optimizer
+
+SCORES = "scores"
+"""How the name of a part ends that compares queries with keys and mixes values: what grows with the length."""
+ROWS, PAIRS = 256, 1 << 23
+"""Queries whose keys are counted to know how many pairs a pattern allows, and of how many pairs, at the most."""
+
+Shape = tuple[int, ...]
+Layers = Mapping[str, Mapping[int, tuple[Verdict, ...]]]
+"""By kind of attention and depth step: what every executor has to do with it."""
+
+
+class Step(NamedTuple):
+    """One pass through a model: its FLOPs by part, the torch operations that attention over pairs ran as, and the executors."""
+
+    flops: dict[str, int]
+    kernels: tuple[str, ...]
+    executors: Layers
+
+    @property
+    def total(self) -> int:
+        """All of its FLOPs."""
+        return sum(self.flops.values())
+
+    @property
+    def scores(self) -> int:
+        """The FLOPs of attention over pairs."""
+        return sum(count for part, count in self.flops.items() if part.endswith(SCORES))
+
+
+class Training(NamedTuple):
+    """A forward pass in training mode, and the backward pass behind it."""
+
+    forward: Step
+    total: int
+    """FLOPs of both."""
+    activations: int
+    """Bytes that the forward pass keeps for the backward pass."""
+    peak: int
+    """Bytes that live at once, at the most, beside weights and optimiser: activations, temporaries, and gradients as they come."""
+
+
+class Cost(NamedTuple):
+    """What a batch of rows of a length costs; of an encoder-decoder, a source and a target of that length."""
+
+    length: int
+    batch: int
+    pairs: float
+    """The share of the pairs of a row that the pattern allows, over layers and heads."""
+    forward: Step
+    """A forward pass in evaluation."""
+    training: Training | None
+    """A forward and a backward pass; None for a model without a loss."""
+    decoding: Step | None
+    """One more token for each row, through the state; None where the model does not continue, or not so far."""
+    state: int | None
+    """Bytes of what a continuation needs after `length` tokens."""
+    held: int | None
+    """Bytes of the buffers that it stands in once it grows: they have room to spare."""
+
+
+class Costs:
+    """The costs of a spec's model for rows of any length."""
+
+    def __init__(self, spec: Spec, batch: int = 1) -> None:
+        self.spec, self.batch = spec, batch
+        self.fake = FakeTensorMode()
+        with self.fake:
+            self.model = build(spec)
+            weights = list(self.model.parameters())
+            adam = optimizer(self.model, Settings(steps=1))
+            for weight in weights:
+                weight.grad = torch.zeros_like(weight)
+            adam.step()
+        self.weights = _bytes([*weights, *self.model.buffers()])
+        self.gradients = _bytes(weights)
+        self.optimizer = _bytes([value for values in adam.state.values() for value in values.values()])
+
+    def at(self, length: int) -> Cost:
+        """What rows of a length cost; a length that the model cannot read is refused."""
+        with self.fake:
+            inputs, targets = example(self.spec, self.batch, length)
+            forward, out = self._pass(inputs)
+            training = None if targets is None else self._train(inputs, targets)
+            decoding = state = held = None
+            if out.state is not None:
+                state = _bytes(_tensors(out.state))
+                decoding, held = self._decode(out.state)
+        return Cost(length, self.batch, allowed_share(self.spec, length), forward, training, decoding, state, held)
+
+    def forward(self, length: int) -> Step:
+        """A forward pass over rows of a length, and nothing else."""
+        with self.fake:
+            return self._pass(example(self.spec, self.batch, length)[0])[0]
+
+    def _pass(self, inputs: Mapping[str, Any], state: State | None = None) -> tuple[Step, Output]:
+        """A pass in evaluation mode without gradients, and what it gives."""
+        watch = Watch(only="executors")
+        with evaluating(self.model), torch.no_grad(), counting() as counter:
+            out = self.model(**inputs, state=state, watch=watch)
+        return Step(*_by_part(counter), watch.notes), out
+
+    def _train(self, inputs: Mapping[str, Any], targets: Tensor) -> Training:
+        """A training step; tables that are made once must have been made."""
+        watch = Watch(only="executors")
+        live = Live()
+        self.model.train()
+        self.model.zero_grad()
+        with live, counting() as counter:
+            out = self.model(**inputs, targets=targets, watch=watch)  # it lives on, as in training
+            forward, activations = Step(*_by_part(counter), watch.notes), live.now
+            out.loss.backward()
+        return Training(forward, counter.get_total_flops(), activations, live.peak)
+
+    def _decode(self, state: State) -> tuple[Step | None, int | None]:
+        """One more token for each row behind a state, and the bytes of the buffers that hold what it leaves."""
+        one, _ = example(self.spec, self.batch, 1)
+        if "source" in one:
+            one["source"] = None  # the state has read it
+        try:
+            step, out = self._pass(one, state)
+        except FormersError:  # positions end here
+            return None, None
+        assert out.state is not None
+        storages = [t.untyped_storage() for t in _tensors(out.state)]
+        return step, sum({id(storage): storage.nbytes() for storage in storages}.values())
+
+
+def example(spec: Spec, batch: int, length: int) -> tuple[dict[str, Any], Tensor | None]:
+    """Inputs of a spec's model by the name of its arguments, and targets that fit them, None where there is no loss."""
+
+    def read(reader: Spec) -> Tensor:
+        return torch.zeros(batch, length, dtype=torch.long) if reader.features is None else torch.zeros(batch, length, reader.features)
+
+    inputs = {"tokens": read(spec)} if spec.encoder is None else {"source": read(spec.encoder), "target": read(spec)}
+    if isinstance(spec.head, NoHead):
+        return inputs, None
+    return inputs, torch.zeros((batch, length) if spec.head.streams else (batch,), dtype=torch.long)
+
+
+class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the memory of the tensors that are made within it, as they come and go, and keeps the peak."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sizes: dict[int, int] = {}
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for given in tree_leaves((args, kwargs)):
+            self._meet(given, made=False)
+        out = operation(*args, **(kwargs or {}))
+        for given in tree_leaves(out):
+            self._meet(given, made=True)
+        self.peak = max(self.peak, self.now)
+        return out
+
+    def _meet(self, given: Any, made: bool) -> None:
+        """Counts a tensor's storage where nobody has seen it yet: views share one, and what is given was there before."""
+        if not isinstance(given, Tensor):
+            return
+        storage = given.untyped_storage()
+        if id(storage) not in self.sizes:
+            self.sizes[id(storage)] = storage.nbytes() if made else 0
+            self.now += self.sizes[id(storage)]
+            weakref.finalize(storage, self._part, id(storage))
+
+    def _part(self, identity: int) -> None:
+        self.now -= self.sizes.pop(identity)
+
+
+def _fused(q: Shape, k: Shape, v: Shape, *_: Any, **__: Any) -> int:
+    """FLOPs of fused attention over every pair: q k^T, and the weights times v."""
+    batch, heads, n, width = q
+    return 2 * batch * heads * n * k[2] * (width + v[3])
+
+
+def _fused_backward(gradient: Shape, q: Shape, k: Shape, v: Shape, *_: Any, **__: Any) -> int:
+    """FLOPs of its backward pass: q k^T once more, and the gradients of the weights, v, q and k."""
+    batch, heads, n, width = q
+    return 2 * batch * heads * n * k[2] * (3 * width + 2 * v[3])
+
+
+# torch counts its fused attention on every device but this one.
+FUSED = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
+}
+
+
+@contextmanager
+def counting() -> Iterator[FlopCounterMode]:
+    """Counts FLOPs, those of the CPU's fused attention among them."""
+    with FlopCounterMode(display=False, custom_mapping=FUSED) as counter:
+        yield counter
+
+
+def _by_part(counter: FlopCounterMode) -> tuple[dict[str, int], tuple[str, ...]]:
+    """FLOPs of a forward pass by part, from those by module; and the operations that attention over pairs ran as."""
+    counts = {path: counts for path, counts in counter.get_flop_counts().items() if path != "Global"}
+    flops: dict[str, int] = {}
+    kernels: dict[str, None] = {}
+    for path, by_operation in counts.items():
+        inside = [p for p in counts if p.startswith(f"{path}.") and _owner(p, counts) == path]
+        own = {op: count - sum(counts[p].get(op, 0) for p in inside) for op, count in by_operation.items()}
+        part = _part_with_scores(path)
+        flops[part] = flops.get(part, 0) + sum(own.values())
+        if part.endswith(SCORES):
+            kernels.update((str(op).removeprefix("aten."), None) for op, count in own.items() if count)
+    return {part: count for part, count in flops.items() if count}, tuple(kernels)
+
+
+def _owner(path: str, paths: Mapping[str, Any]) -> str:
+    """The nearest module around one that has counted anything, too."""
+    while path:
+        path, _, _ = path.rpartition(".")
+        if path in paths:
+            return path
+    return ""
+
+
+def _part_with_scores(path: str) -> str:
+    """The part that a module's own FLOPs count as: an attention's are its scores, those of the maps inside it its projections."""
+    _, *names = path.split(".")
+    part = part_of(names)
+    side = "encoder " if names[:1] == ["encoder"] else ""
+    if part not in ("attention", "cross-attention"):
+        return side + part
+    inside = names[-1] not in ("attention", "cross", "score")
+    return f"{side}{part} {'projections' if inside else SCORES}"
+
+
+def allowed_share(spec: Spec, length: int) -> float:
+    """The share of the pairs of queries and keys that a pattern allows, over layers and heads, counted on evenly spread queries."""
+    rows = min(length, ROWS, max(1, PAIRS // (length * spec.heads)))
+    i = ((torch.arange(rows, dtype=torch.float64) + 0.5) * length / rows).long()[:, None]
+    j = torch.arange(length)[None, :]
+    patterns = [spec.pattern.at(step) for step in range(spec.depth.steps)]
+    shares = {}
+    for pattern in set(patterns):
+        head = torch.arange(spec.heads)[:, None, None] if pattern.by_head else 0
+        shares[pattern] = torch.as_tensor(pattern.allows(i, j, head)).double().mean().item()
+    return sum(shares[pattern] for pattern in patterns) / len(patterns)
+
+
+def _tensors(state: State) -> list[Tensor]:
+    """Every tensor of a state."""
+    found: list[Tensor] = []
+
+    def take(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    state.map(take)
+    return found
+
+
+def _bytes(tensors: list[Any]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))

@@ -1,0 +1,184 @@
+"""Predicted costs against formulas written by hand, counted products, the allocator's own numbers and the bytes of a real state."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import formers
+from formers.bench.explain import allocated, measured, predicted
+from formers.inspect.cost import Costs, allowed_share, example
+from formers.patterns import Causal, Local
+from formers.position import sinusoid
+from helpers import close, refused
+
+NEAR = 0.05
+"""How far a prediction may be from what is measured."""
+D, F, V, N, W = 64, 256, 100, 2, 16
+"""dim, hidden, vocab, layers, and the window of a local pattern."""
+SIZES = dict(vocab=V, dim=D, heads=4, hidden=F, layers=N)
+LOCAL = "decoder with a local pattern"
+
+
+def spec_of(name):
+    if name == LOCAL:
+        return formers.spec("decoder", **SIZES).replace(pattern=Local(window=W))
+    return formers.spec(name, **SIZES)
+
+
+def by_hand(name, n, batch):
+    """FLOPs of a forward pass, of a training step and of one more token; bytes of the state: closed formulas, 2 a multiply-add."""
+    rows = batch * n
+    maps = N * (8 * D * D + 4 * D * F)  # q, k, v, o and two feed-forward maps, a token
+    pairs = N * 4 * D  # q k and a v, a pair
+    head = 2 * D * V
+    keys = min(n + 1, W) if name == LOCAL else n + 1
+    state = (W - 1 if name == LOCAL else n) * N * 2 * D * 4 * batch
+    if name == "transformer":
+        cross = N * 8 * D * D
+        linear, square = rows * (2 * maps + cross + head), batch * 3 * n * n * pairs
+        token = maps + N * 4 * D * D + head + pairs * (keys + n)
+        state *= 2
+    else:
+        linear, square = rows * (maps + head), batch * n * n * pairs
+        token = maps + head + pairs * keys
+    # Of a linear map backward costs two; fused attention has four products to undo two, and computes the scores once more.
+    return linear + square, 3 * linear + square * 7 // 2, batch * token, state
+
+
+@pytest.mark.parametrize("name", ["transformer", "encoder", "decoder", LOCAL])
+def test_formulas_written_by_hand_agree(name):
+    batch = 3
+    costs = Costs(spec_of(name), batch)
+    for n in (64, 257):
+        found = costs.at(n)
+        forward, training, decoding, state = by_hand(name, n, batch)
+        assert found.forward.total == pytest.approx(forward, rel=NEAR)
+        assert found.training.total == pytest.approx(training, rel=NEAR)
+        if name == "encoder":
+            assert found.decoding is None
+            assert found.state is None
+        else:
+            assert found.decoding.total == pytest.approx(decoding, rel=NEAR)
+            assert found.state == state
+
+
+@pytest.mark.parametrize("name", ["transformer", "encoder", "decoder", LOCAL])
+def test_real_runs_agree(name):
+    costs, model = Costs(spec_of(name), 2), formers.build(spec_of(name))
+    for n in (64, 256, 1024):
+        found = measured(model, 2, n)
+        for what, figure in predicted(costs, n).items():
+            assert figure == pytest.approx(found[what], rel=NEAR), (n, what)
+
+
+def test_the_parts_of_a_decoder():
+    flops = Costs(spec_of("decoder")).at(128).forward.flops
+    assert flops == {
+        "attention projections": N * 128 * 8 * D * D,
+        "attention scores": N * 128 * 128 * 4 * D,
+        "feed-forward": N * 128 * 4 * D * F,
+        "head": 128 * 2 * D * V,
+    }
+
+
+def test_the_parts_of_an_encoder_decoder():
+    flops = Costs(spec_of("transformer")).at(32).forward.flops
+    assert flops["encoder feed-forward"] == flops["feed-forward"] == N * 32 * 4 * D * F
+    assert flops["cross-attention projections"] == flops["attention projections"] == flops["encoder attention projections"]
+    assert flops["cross-attention scores"] == flops["attention scores"] == flops["encoder attention scores"] == N * 32 * 32 * 4 * D
+
+
+def test_fixed_memory_is_that_of_real_weights_and_their_optimiser():
+    costs = Costs(spec_of("transformer"))
+    model = formers.create("transformer", **SIZES)
+    bytes_of = sum(p.nbytes for p in model.parameters())
+    assert costs.weights == costs.gradients == bytes_of
+    assert costs.optimizer == pytest.approx(2 * bytes_of, rel=0.01)
+
+
+def test_dropped_attention_weights_make_the_matrix_and_the_prediction_knows():
+    spec = formers.spec("decoder", **SIZES, attention_dropout=0.1)
+    found = Costs(spec).at(256).training
+    assert "bmm" in found.forward.kernels
+    inputs, targets = example(spec, 1, 256)
+    model = formers.build(spec).train()
+    _, peak = allocated(model, lambda: model(**inputs, targets=targets).loss.backward())
+    assert found.peak == pytest.approx(peak, rel=NEAR)
+    assert found.peak > 1.5 * Costs(spec_of("decoder")).at(256).training.peak
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        formers.spec("encoder", **SIZES, classes=3),
+        formers.spec("encoder", features=5, classes=3, dim=D, heads=4, layers=N),
+        formers.spec("encoder", **SIZES).replace(head=formers.heads.NoHead()),
+        formers.spec("decoder", **SIZES, activation="swiglu", norm="post", position="learned", head_dim=24),
+        formers.spec("decoder", **SIZES).replace(depth=formers.depth.Shared(layers=3)),
+        formers.spec("transformer", **SIZES, source_vocab=50, tied=False),
+    ],
+    ids=str,
+)
+def test_other_parts_are_counted_as_they_run(spec):
+    found = Costs(spec, 2).at(48)
+    inputs, targets = example(spec, 2, 48)
+    model = formers.build(spec)
+    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        out = model.eval()(**inputs, targets=targets)
+    assert found.forward.total == counter.get_total_flops()
+    assert (found.training is None) == (out.loss is None)
+
+
+def test_the_share_of_pairs_is_the_patterns():
+    for pattern in (Causal(), Local(window=W)):
+        for n in (40, 300):
+            share = allowed_share(formers.spec("decoder", **SIZES).replace(pattern=pattern), n)
+            assert share == pytest.approx(pattern.mask(n).double().mean().item(), rel=NEAR)
+
+
+def test_lengths_beyond_the_positions_are_refused():
+    costs = Costs(formers.spec("decoder", **SIZES, position="learned", length=32))
+    with refused("33 tokens", "length=32"):
+        costs.at(33)
+    assert costs.at(32).decoding is None
+    assert costs.at(31).decoding is not None
+
+
+@pytest.mark.parametrize("pattern", [Causal(), Local(window=5)])
+def test_fake_tables_never_meet_real_ones(pattern):
+    # Sizes of this test alone, so that neither its tables of positions nor its masks are kept yet.
+    spec = formers.spec("decoder", vocab=11, dim=26, heads=2, layers=1).replace(pattern=pattern)
+    model, tokens = formers.build(spec).eval(), torch.randint(11, (1, 37))
+    before = Costs(spec).at(37)
+    logits = model(tokens).logits
+    assert type(logits) is torch.Tensor
+    hidden = model.embedding(tokens)[0].double() + sinusoid(torch.arange(37), 26)
+    close(model.stack.position(model.embedding(tokens), formers.core.Range(0, 37), 0)[0].double(), hidden, 1e-5)
+    after = Costs(spec).at(37)
+    assert (before.forward.flops, before.training.peak) == (after.forward.flops, after.training.peak)
+    close(model(tokens).logits, logits, 0.0)
+
+
+def test_a_fake_mode_keeps_tables_of_its_own_as_long_as_it_runs():
+    model, tokens = formers.build(formers.spec("decoder", vocab=11, dim=22, heads=2, layers=1)), torch.zeros(1, 9, dtype=torch.long)
+    expected = model(tokens).logits
+    for _ in range(2):
+        with FakeTensorMode() as fake:
+            unreal = formers.build(model.spec)
+            assert unreal(torch.zeros(1, 9, dtype=torch.long)).logits.shape == (1, 9, 11)
+            assert fake is not None
+    close(model(tokens).logits, expected, 0.0)
+
+
+def test_predicting_draws_no_random_numbers():
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    Costs(formers.spec("transformer", **SIZES)).at(16)
+    gc.collect()
+    close(torch.rand(3), expected, 0.0)
