@@ -170,8 +170,10 @@ def test_the_repetition_penalty_counts_the_prompt_and_what_was_written_but_no_so
 
 def test_an_empty_text_begins_behind_the_begin_token_or_a_line_break():
     model = moved(formers.create("decoder", vocab=8, **SMALL))
-    options = {"max_new_tokens": 9, "temperature": 0}
+    options = {"max_new_tokens": 9, "temperature": 0, "repetition_penalty": 4.0}
     model.tokenizer = Characters(characters="\nabcdef", specials=("begin",))
+    behind = [formers.generate(model, [[first]], **options)[0][1:] for first in (0, 1, 7)]
+    assert len(set(map(tuple, behind))) == 3, "what stands first matters"
     assert formers.generate(model, [[]], **options)[0] == formers.generate(model, [[7]], **options)[0][1:]
     model.tokenizer = Characters(characters="\t\nabcdef")
     assert formers.generate(model, [[]], **options)[0] == formers.generate(model, [[1]], **options)[0][1:]
