@@ -52,6 +52,18 @@ def test_a_prompt_is_continued_and_a_seed_repeats_it(command, folder):
     assert out == formers.generate(formers.load(folder / "decoder"), "to be", max_new_tokens=20, seed=3) + "\n"
 
 
+def test_a_prompt_may_stand_behind_the_run(command):
+    named = command("decoder", "--prompt", "to be", "--max-new-tokens", "9", "--seed", "3")
+    assert command("decoder", "to be", "--max-new-tokens", "9", "--seed", "3") == named
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_part_of_a_prompt(command, tmp_path):
+    for name, content in (("p.txt", "ab\n"), ("p.jsonl", '{"prompt": "ab"}\n')):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content.encode())
+        _, out, _ = command("decoder", "--prompts", str(tmp_path / name), "--max-new-tokens", "0", "--json")
+        assert json.loads(out)["prompt"] == "ab"
+
+
 def test_without_a_prompt_it_starts_from_nothing(command):
     code, out, _ = command("decoder", "--max-new-tokens", "5", "--seed", "3")
     assert code in (0, None)
@@ -188,7 +200,7 @@ def test_with_a_seed_the_same_prompt_is_answered_anew_and_the_whole_can_be_repea
         (["--prompt", "a", "--prompts", "-"], "--prompt and --prompts"), (["--prompts", "nowhere.txt"], "nowhere.txt is no file"),
         (["--interactive", "--json"], "--interactive"), (["--samples", "0"], "samples=0"), (["--stop", ""], "empty stop"),
         (["--beams", "2", "--top-k", "3"], "top_k"), (["--max-new-tokens", "-3"], "max_new_tokens=-3"),
-        (["--batch", "0", "--json"], "batch=0"),
+        (["--batch", "0", "--json"], "--batch"), (["ab", "--prompt", "a"], "PROMPT and --prompt"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_sentence_and_exit_code_2(command, arguments, words):

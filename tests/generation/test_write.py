@@ -248,6 +248,16 @@ def test_what_has_ended_costs_nothing_more():
     assert read[-1] < 8
 
 
+def test_a_source_longer_than_the_training_length_is_told(caplog):
+    model = formers.create("transformer", vocab=258, length=8, **SMALL)
+    model.tokenizer = Bytes(specials=("begin", "end"))
+    with caplog.at_level(logging.WARNING):
+        formers.generate(model, "x" * 8, max_new_tokens=2)
+        assert not caplog.records
+        formers.generate(model, "x" * 9, max_new_tokens=2)
+    assert "longer than 8 tokens" in caplog.text
+
+
 def test_bad_prompts_are_refused():
     model = formers.create("decoder", vocab=256, length=8, position="learned", **SMALL)
     with refused("float32"):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def generate(
     run: Run,
-    prompt: Annotated[str | None, typer.Option(help="What the text begins with; an encoder-decoder's source.")] = None,
+    words: Annotated[str | None, typer.Argument(metavar="[PROMPT]", help="What the text begins with; an encoder-decoder's source.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="The same, where it would be taken for an option.")] = None,
     prompts: Annotated[
         str | None, typer.Option(metavar="FILE", help="Many prompts: a text file of lines, a .jsonl of records, or - for standard input.")
     ] = None,
@@ -34,7 +35,7 @@ def generate(
     beams: Annotated[int | None, typer.Option(help="Search for the likeliest text with so many beams instead of drawing.")] = None,
     length_penalty: Annotated[float, typer.Option(help="Of a beam search: 0 favours short texts, more favours longer ones.")] = 0.6,
     seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.")] = None,
-    batch: Annotated[int, typer.Option(help="How many texts are written side by side.")] = 64,
+    batch: Annotated[int, typer.Option(help="How many texts are written side by side.", min=1)] = 64,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights: last or best.")] = "last",
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps; auto takes what is there.")] = "cpu",
     json: Json = False,
@@ -46,9 +47,8 @@ def generate(
     from formers.model import load
     from formers.training.device import pick_device
 
-    given = [
-        name for name, value in (("--prompt", prompt), ("--prompts", prompts), ("--interactive", interactive or None)) if value is not None
-    ]
+    ways = {"PROMPT": words, "--prompt": prompt, "--prompts": prompts, "--interactive": interactive or None}
+    given = [name for name, value in ways.items() if value is not None]
     if len(given) > 1:
         raise FormersError(f"{' and '.join(given)} are two ways to give prompts: use one of them.")
     if interactive and json:
@@ -57,15 +57,16 @@ def generate(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, stop=tuple(stop or ()),
         repetition_penalty=repetition_penalty, seed=seed, samples=samples, beams=beams, length_penalty=length_penalty,
     )  # fmt: skip
+    prompt = words or prompt or ""
     model = load(run, pick_device(device), checkpoint)
     if interactive:
         converse(model, options)
     elif prompts is None and not json:
-        say(model, prompt or "", options)
+        say(model, prompt, options)
     else:
         from formers.cli.prompts import read_prompts
 
-        _write_all(model, [Prompt(prompt or "")] if prompts is None else read_prompts(prompts), options, batch, json)
+        _write_all(model, [Prompt(prompt)] if prompts is None else read_prompts(prompts), options, batch, json)
 
 
 def _write_all(model: Model, prompts: list[Prompt], options: Options, batch: int, json: bool) -> None:

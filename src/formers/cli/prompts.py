@@ -33,7 +33,7 @@ def read_prompts(file: str) -> list[Prompt]:
     from formers.data.records import is_records, read_record
 
     name = "standard input" if file == "-" else file
-    lines = list(_lines(file, name))
+    lines = [(number, line.removeprefix("\ufeff")) for number, line in _lines(file, name)]  # a mark some editors begin a file with
     if is_records(file) or (file == "-" and lines and lines[0][1].lstrip().startswith("{")):
         return [_prompt(name, number, read_record(name, number, line)) for number, line in lines]
     return [Prompt(line) for _, line in lines]

@@ -15,7 +15,7 @@ from formers.model import Model, Output, Seq2Seq
 
 log = logging.getLogger(__name__)
 TOLD: WeakSet[Model] = WeakSet()
-"""The models of which the log has said that their window slides."""
+"""The models of which the log has said that they read more than they were trained on."""
 
 
 def limit_of(model: Model) -> int | None:
@@ -66,17 +66,16 @@ class Reader:
         """Reads the rows, or what is left of them where they are longer than the model reads, from position 0."""
         rows = self.rows
         if self.limit is not None and max(map(len, rows)) > self.limit:
-            if self.model not in TOLD:
-                log.warning(
-                    "beyond %d tokens, the length it was trained on, the model re-reads the last half: the window slides", self.limit
-                )
-                TOLD.add(self.model)
+            self._say("beyond %d tokens, the length it was trained on, the model re-reads the last half: the window slides", self.limit)
             rows = [row[-(self.limit // 2 + 1) :] for row in rows]
         # What several rows begin with, as the samples of one prompt do, is read once.
         keys = [(tuple(row), None if self.sources is None else self.sources[i]) for i, row in enumerate(rows)]
         different = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         read = [row for row, _ in different]
         sources = None if self.sources is None else [source for _, source in different if source is not None]
+        reader = self.model.spec.encoder
+        if sources and reader is not None and reader.position.absolute and max(map(len, sources)) > reader.length:
+            self._say("the source is longer than %d tokens, the length the model was trained on: it may not be understood", reader.length)
         tokens, mask = pad(read)
         even = bool(mask.all())
         state = self.model.initial_state(len(read))
@@ -88,6 +87,12 @@ class Reader:
         index = torch.tensor([different[key] for key in keys], device=self.device)
         self.state = self.state.select(index)
         return last[index]
+
+    def _say(self, words: str, length: int) -> None:
+        """Says once of a model that it reads more than it was trained on."""
+        if self.model not in TOLD:
+            TOLD.add(self.model)
+            log.warning(words, length)
 
     def _run(self, tokens: Tensor, mask: Tensor | None, state: State, sources: Sequence[Sequence[int]] | None = None) -> Tensor:
         """Logits (rows, length, vocab) of tokens behind a state, which is replaced by the one behind them."""

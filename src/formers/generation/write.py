@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict, overload
 
@@ -75,7 +75,7 @@ def generate(
     """The prompt and its continuation; of an encoder-decoder, whose prompt is its source, the target it writes.
 
     A text gives a text, token ids (batch, length) give token ids, with `mask` True at real ones; a list of texts, or of lists of ids,
-    gives a list; with `samples` each prompt gives a list of so many (a tensor so many rows). Rows of a tensor that end before others
+    gives a list; with `samples` each prompt gives a list of so many, or as many as a beam search finds (a tensor so many rows). Rows of a tensor that end before others
     are filled up with the end token, or with -1 if there is none. `temperature` 0 takes the likeliest token; `beams` searches for the
     likeliest text. The same seed writes the same text for a prompt, whatever else is written beside it, `batch` lines at a time.
     A model with absolute positions never looks further back than its training length: beyond it the window slides, and the log says so.
@@ -169,11 +169,10 @@ def texts(
     options: Options,
     batch: int = BATCH,
     text: bool = True,
-    progress: Callable[[int], None] | None = None,
 ) -> Iterator[list[Line]]:
     """The lines that are written for each prompt of token ids, samples or best first, in the order of the prompts.
 
-    `text` says that they are wanted as text, so that the model must have a tokenizer. `progress` is told of every token.
+    `text` says that they are wanted as text, so that the model must have a tokenizer.
     """
     if batch < 1:
         raise FormersError(f"batch={batch} writes nothing: give 1 or more.")
@@ -187,8 +186,7 @@ def texts(
                     waiting[found[0].number] = [replace(line, sample=i) for i, line in enumerate(found)]
             else:
                 for _ in write(model, group, options, ends):
-                    if progress is not None:
-                        progress(len(group))
+                    pass
                 for line in group:
                     waiting.setdefault(line.number, []).append(line)
         # A search gives all texts of a prompt at once; samples of a prompt may be spread over batches.
@@ -223,11 +221,7 @@ def _tensor(model: Model, prompt: Tensor, mask: Tensor | None, options: Options,
     given = prompt.tolist()
     real = given if mask is None else [row[m].tolist() for row, m in zip(prompt, mask.bool(), strict=True)]
     end = ends_of(model, options, texts=False).token
-    rows = [
-        line.ids if is_answering(model) else given[line.number] + line.ids
-        for lines in texts(model, real, options, batch, text=False)
-        for line in lines
-    ]
+    rows = [_whole(model, given[line.number], line) for lines in texts(model, real, options, batch, text=False) for line in lines]
     filled, _ = pad(rows, FILLER if end is None else end)
     return filled[:, : max(map(len, rows))].to(prompt.device)
 
