@@ -75,10 +75,11 @@ def generate(
     """The prompt and its continuation; of an encoder-decoder, whose prompt is its source, the target it writes.
 
     A text gives a text, token ids (batch, length) give token ids, with `mask` True at real ones; a list of texts, or of lists of ids,
-    gives a list; with `samples` each prompt gives a list of so many, or as many as a beam search finds (a tensor so many rows). Rows of a tensor that end before others
-    are filled up with the end token, or with -1 if there is none. `temperature` 0 takes the likeliest token; `beams` searches for the
-    likeliest text. The same seed writes the same text for a prompt, whatever else is written beside it, `batch` lines at a time.
-    A model with absolute positions never looks further back than its training length: beyond it the window slides, and the log says so.
+    gives a list; with `samples` each prompt gives a list of so many (a tensor so many rows), or of as many as a beam search finds.
+    Rows of a tensor that end before others are filled up with the end token, or with -1 if there is none. `temperature` 0 takes the
+    likeliest token; `beams` searches for the likeliest text. The same seed writes the same text for a prompt, whatever else is
+    written beside it, `batch` lines at a time. A model with absolute positions never looks further back than its training length:
+    beyond it the window slides, and the log says so.
     """
     options = Options(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, stop=stop,
