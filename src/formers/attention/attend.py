@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from formers.attention import dense, sdpa
+from formers.attention import blocked, dense, sdpa
 from formers.attention.request import Request
 from formers.core import FormersError, Positions, Range, nearest
 from formers.patterns import Full, Pattern
@@ -21,10 +21,18 @@ class Executor(NamedTuple):
     run: Callable[[Tensor, Tensor, Tensor, Request], Tensor]
     about: str
     masks: Callable[[Request], str] | None = None
+    idles: Callable[[Request, Tensor, Tensor, Tensor], str | None] | None = None
+    """Why it would not pay, or None where it does: then "auto" passes it over, though it could."""
+
+    def declines(self, request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+        """Why "auto" passes it over: because it cannot, or because it would not pay."""
+        why = self.refuses(request, q, k, v)
+        return self.idles(request, q, k, v) if why is None and self.idles is not None else why
 
 
 # In the order in which "auto" tries them; dense is last, and never refuses.
 EXECUTORS: dict[str, Executor] = {
+    "blocked": Executor(blocked.refuses, blocked.run, "pieces of the pattern, merged", idles=blocked.idles),
     "sdpa": Executor(sdpa.refuses, sdpa.run, "torch's fused kernel", sdpa.masks),
     "dense": Executor(dense.refuses, dense.run, "the equation, with its full matrix of weights", Request.mask_words),
 }
@@ -53,7 +61,7 @@ def choose(request: Request, q: Tensor, k: Tensor, v: Tensor, how: str = "auto")
     if how == "auto":
         passed: dict[str, str] = {}
         for name, executor in EXECUTORS.items():
-            why = executor.refuses(request, q, k, v)
+            why = executor.declines(request, q, k, v)
             if why is None:
                 return Choice(name, passed)
             passed[name] = why
@@ -124,7 +132,7 @@ def survey(q: Tensor, k: Tensor, v: Tensor, request: Request) -> tuple[Verdict, 
     return tuple(
         Verdict(name, True, executor.about + ("" if executor.masks is None else f", {executor.masks(request)}"), None)
         if name == chosen
-        else Verdict(name, False, executor.about, executor.refuses(request, q, k, v))
+        else Verdict(name, False, executor.about, executor.declines(request, q, k, v))
         for name, executor in EXECUTORS.items()
     )
 

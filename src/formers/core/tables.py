@@ -1,4 +1,4 @@
-"""Tables that are made once and kept: positions, masks.
+"""Tables that are made once and kept: positions, masks, plans.
 
 Under torch's fake tensors, which have a shape and no numbers, a kept table would be the wrong kind for whoever comes next. So each
 fake mode has tables of its own, and real ones are neither used nor harmed by it.
@@ -10,11 +10,10 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
-from torch import Tensor
 from torch._guards import active_fake_mode
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-Make = TypeVar("Make", bound=Callable[..., Tensor])
+Make = TypeVar("Make", bound=Callable[..., Any])
 
 
 def kept(size: int) -> Callable[[Make], Make]:
@@ -25,7 +24,7 @@ def kept(size: int) -> Callable[[Make], Make]:
         fake: dict[str, Any] = {"mode": None, "make": None}
 
         @wraps(make)
-        def table(*key: Any) -> Tensor:
+        def table(*key: Any) -> Any:
             mode = active_fake_mode() if is_in_torch_dispatch_mode() else None
             if mode is None:
                 return real(*key)

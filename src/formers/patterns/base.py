@@ -6,12 +6,14 @@ never negative; arguments are Python integers or tensors that broadcast.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from formers.core import FormersError, Range, Slot
+from formers.patterns.plan import Plan, scan
 
 Integer = TypeVar("Integer", int, Tensor)
 
@@ -54,6 +56,10 @@ class Pattern(Slot):
         """A position before which no key is kept for queries from t on: what a cache may forget at once."""
         return 0
 
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        """The pattern over positions 0 ... n-1 as rounds of disjoint pieces, which together are exactly the pattern."""
+        return _scanned(self, n, head)
+
     def mask(self, length: int, heads: int = 1, layer: int = 0) -> Tensor:
         """The pattern as a boolean tensor (heads, length, length), True = may attend."""
         if length < 1 or heads < 1:
@@ -68,6 +74,11 @@ class Pattern(Slot):
 
     def __and__(self, other: Pattern) -> Pattern:
         return Intersection(first=self, second=other)
+
+
+@lru_cache(maxsize=32)
+def _scanned(pattern: Pattern, n: int, head: int) -> Plan:
+    return scan(lambda i, j: torch.as_tensor(pattern.allows(i, j, head)), n)
 
 
 class Union(Pattern):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from formers.core import Range
 from formers.patterns.base import Integer, Pattern
+from formers.patterns.plan import Grid, Piece, Plan, own_blocks
 
 
 class Full(Pattern):
@@ -20,6 +21,10 @@ class Full(Pattern):
 
     def covers(self, queries: Range, keys: Range) -> bool:
         return True
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        everything = Grid(0, 1, n, n)
+        return ((Piece(everything, everything),),)
 
 
 class Causal(Pattern):
@@ -34,3 +39,6 @@ class Causal(Pattern):
 
     def covers(self, queries: Range, keys: Range) -> bool:
         return keys.stop - 1 <= queries.start
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return (own_blocks(n, n),)

@@ -7,11 +7,14 @@ S_i = {j : |i-j| < w}       not causal: the window on both sides
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pydantic import PositiveInt
 from torch import Tensor
 
 from formers.core import Range
 from formers.patterns.base import Integer, Pattern
+from formers.patterns.plan import Plan, band
 
 
 class Local(Pattern):
@@ -41,5 +44,13 @@ class Local(Pattern):
     def reach(self) -> int:
         return self.window - (1 if self.include_self else 0)
 
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return _bands(n, self.window) if self.causal and self.include_self else super().pieces(n, head)
+
     def oldest(self, t: int) -> int:
         return max(0, t - self.reach)
+
+
+@lru_cache(maxsize=32)
+def _bands(n: int, window: int) -> Plan:
+    return (band(n, window),)
