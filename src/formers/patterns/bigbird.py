@@ -41,9 +41,7 @@ class BigBird(Pattern):
     @classmethod
     def _odd(cls, window: int) -> int:
         if window % 2 == 0:
-            raise FormersError(
-                f"window={window} is even, and a block stands in the middle of its window: give {window - 1} or {window + 1}."
-            )
+            raise FormersError(f"window={window} is even, but a block is in the middle of its window: give {window - 1} or {window + 1}.")
         return window
 
     @property
@@ -96,11 +94,10 @@ def _drawn(seed: int, layer: int, heads: int, blocks: int, window: int, global_b
         here = torch.arange(blocks)
         free = (here[:, None] - here).abs() > window // 2
         free &= (here >= (global_blocks + 1) // 2) & (here < blocks - global_blocks // 2)
-        lots = [
-            torch.rand(blocks, blocks, dtype=torch.float64, generator=generator(seed, "bigbird", layer, h, blocks)) for h in range(heads)
-        ]
-        lot = torch.stack(lots).masked_fill(~free, 2.0)  # who is not free stands behind all who are
-        rank = lot.argsort(dim=-1, stable=True).argsort(dim=-1)
+        keyed = [generator(seed, "bigbird", layer, head, blocks) for head in range(heads)]
+        lots = torch.stack([torch.rand(blocks, blocks, dtype=torch.float64, generator=g) for g in keyed])
+        lots = lots.masked_fill(~free, 2.0)  # who is not free stands behind all who are
+        rank = lots.argsort(dim=-1, stable=True).argsort(dim=-1)
         return (rank < random_blocks) & free  # E132
 
 
