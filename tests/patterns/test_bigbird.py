@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from formers.core import Range
-from formers.core.tables import kept
 from formers.patterns import BigBird, Full, Local
 from helpers import refused
 
@@ -67,10 +67,6 @@ def test_random_blocks_are_keyed_by_seed_layer_head_and_blocks() -> None:
     assert torch.equal(drawn(), drawn())
     different = [drawn(), drawn(seed=1), drawn(layer=1), drawn(head=1), drawn(n=66)[:64, :64]]
     assert not any(torch.equal(a, b) for a, b in itertools.combinations(different, 2))
-    before = torch.random.get_rng_state()
-    drawn(seed=77)
-    torch.manual_seed(77)
-    assert len(before) == len(torch.random.get_rng_state())
 
 
 def test_torchs_own_generator_is_left_alone() -> None:
@@ -81,10 +77,14 @@ def test_torchs_own_generator_is_left_alone() -> None:
 
 def test_the_draw_is_the_same_on_every_machine() -> None:
     pattern = BigBird(block=1, window=1, global_blocks=0, random_blocks=2, seed=7).at(1).of(6)
-    assert [[j for j in range(6) if j != i and pattern.allows(i, j, 1)] for i in range(6)] == PINNED
-
-
-PINNED: list[list[int]] = []
+    assert [[j for j in range(6) if j != i and pattern.allows(i, j, 1)] for i in range(6)] == [
+        [1, 2],
+        [0, 5],
+        [0, 4],
+        [1, 2],
+        [1, 5],
+        [0, 4],
+    ]
 
 
 def test_random_blocks_are_drawn_from_the_whole_row() -> None:
@@ -154,9 +154,6 @@ def test_a_head_alone_is_the_head_among_others() -> None:
 
 
 def test_fake_tensors_give_shapes() -> None:
-    from torch._subclasses import FakeTensorMode
-
-    assert kept
     with FakeTensorMode():
         assert BigBird(block=2, window=1).mask(30, heads=4).shape == (4, 30, 30)
     assert BigBird(block=2, window=1).mask(30, heads=4).any()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from formers.core import Range
 from formers.patterns import Blocks, Causal, LocalGrid
 from helpers import refused
 
@@ -55,8 +56,6 @@ def test_a_memory_as_long_as_the_row_is_causal() -> None:
 
 @pytest.mark.parametrize("pattern", [Blocks(query=4, memory=3), Blocks(query=3, memory=0)], ids=repr)
 def test_blocks_keep_and_cover_exactly(pattern: Blocks) -> None:
-    from formers.core import Range
-
     seen = pattern.mask(40)[0]
     for t in range(20):
         assert torch.equal(torch.as_tensor(pattern.keeps(torch.arange(40), t)), seen[t:].any(dim=0))
@@ -112,6 +111,14 @@ def test_bad_values_are_one_sentence() -> None:
     with refused("memory=-1"):
         Blocks(query=2, memory=-1)
     good = {"height": 4, "width": 4, "query": (2, 2), "memory": (1, 1)}
-    for name, value in (("height", 0), ("width", -3), ("query", (0, 2)), ("query", (2,)), ("query", 3), ("memory", (1, -1)), ("memory", "x")):
+    for name, value in (
+        ("height", 0),
+        ("width", -3),
+        ("query", (0, 2)),
+        ("query", (2,)),
+        ("query", 3),
+        ("memory", (1, -1)),
+        ("memory", "x"),
+    ):
         with refused("LocalGrid", name):
             LocalGrid(**{**good, name: value})

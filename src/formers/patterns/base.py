@@ -96,7 +96,8 @@ class Union(Pattern):
         return self.first.at(layer) | self.second.at(layer)
 
     def of(self, length: int) -> Pattern:
-        return self.first.of(length) | self.second.of(length)
+        first, second = self.first.of(length), self.second.of(length)
+        return self if first is self.first and second is self.second else first | second
 
     def keeps(self, position: Integer, t: int) -> bool | Tensor:
         return self.first.keeps(position, t) | self.second.keeps(position, t)
@@ -134,7 +135,8 @@ class Intersection(Pattern):
         return self.first.at(layer) & self.second.at(layer)
 
     def of(self, length: int) -> Pattern:
-        return self.first.of(length) & self.second.of(length)
+        first, second = self.first.of(length), self.second.of(length)
+        return self if first is self.first and second is self.second else first & second
 
     def keeps(self, position: Integer, t: int) -> bool | Tensor:
         return self.first.keeps(position, t) & self.second.keeps(position, t)

@@ -51,7 +51,8 @@ class PerHead(Pattern):
         return PerHead(*(p.at(layer) for p in self.patterns))
 
     def of(self, length: int) -> Pattern:
-        return PerHead(*(p.of(length) for p in self.patterns))
+        bound = [p.of(length) for p in self.patterns]
+        return self if all(b is p for b, p in zip(bound, self.patterns, strict=True)) else PerHead(*bound)
 
     def keeps(self, position: Integer, t: int) -> bool | Tensor:
         return _any_keeps(self.patterns, position, t)
@@ -98,7 +99,8 @@ class Alternate(Pattern):
         return self.patterns[layer % len(self.patterns)].at(layer)  # E85
 
     def of(self, length: int) -> Pattern:
-        return Alternate(*(p.of(length) for p in self.patterns))
+        bound = [p.of(length) for p in self.patterns]
+        return self if all(b is p for b, p in zip(bound, self.patterns, strict=True)) else Alternate(*bound)
 
     def keeps(self, position: Integer, t: int) -> bool | Tensor:
         return _any_keeps(self.patterns, position, t)

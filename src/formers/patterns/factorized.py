@@ -22,7 +22,6 @@ from typing_extensions import Self
 
 from formers.core import FormersError, Range
 from formers.patterns.base import Integer, Pattern
-from formers.patterns.full import Causal
 from formers.patterns.grid import Blocks
 from formers.patterns.local import Local
 
@@ -40,7 +39,7 @@ class Column(Pattern):
         return (j >= 0) & (j <= i) & ((i - j) % self.stride == 0)  # E80
 
     def covers(self, queries: Range, keys: Range) -> bool:
-        return self.stride == 1 and Causal().covers(queries, keys)
+        return self.stride == 1 and keys.stop - 1 <= queries.start
 
 
 class Strided(Pattern):
@@ -57,7 +56,8 @@ class Strided(Pattern):
         return (j >= 0) & (back >= 0) & ((back < self.stride) | (back % self.stride == 0))  # E81
 
     def covers(self, queries: Range, keys: Range) -> bool:
-        return any(part.covers(queries, keys) for part in self.parts())
+        near = self.stride == 1 or queries.stop - 1 - keys.start < self.stride
+        return near and keys.stop - 1 <= queries.start
 
     def parts(self) -> tuple[Pattern, ...]:
         """A(1), A(2): for layers by turns, Alternate(*parts), or for heads of their own, PerHead(*parts)."""
@@ -94,7 +94,7 @@ class Summary(Pattern):
         return (position >= t) | (position % self.stride >= _first_summary(self))
 
     def covers(self, queries: Range, keys: Range) -> bool:
-        return self.summary == self.stride and Causal().covers(queries, keys)
+        return self.summary == self.stride and keys.stop - 1 <= queries.start
 
     def oldest(self, t: int) -> int:
         return min(t, _first_summary(self))
@@ -131,7 +131,8 @@ class Fixed(Pattern):
         return (position >= t // self.stride * self.stride) | (position % self.stride >= _first_summary(self))
 
     def covers(self, queries: Range, keys: Range) -> bool:
-        return any(part.covers(queries, keys) for part in self.parts())
+        own = self.summary == self.stride or keys.start >= (queries.stop - 1) // self.stride * self.stride
+        return own and keys.stop - 1 <= queries.start
 
     def oldest(self, t: int) -> int:
         return 0 if t < self.stride else _first_summary(self)
