@@ -122,3 +122,5 @@ def test_bad_values_are_one_sentence() -> None:
     ):
         with refused("LocalGrid", name):
             LocalGrid(**{**good, name: value})
+    with refused("query='2,2'", "a list of values, as in [2, 4]"):
+        LocalGrid(**{**good, "query": "2,2"})

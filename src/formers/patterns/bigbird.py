@@ -91,11 +91,11 @@ class BigBird(Pattern):
 def _drawn(seed: int, layer: int, heads: int, blocks: int, window: int, global_blocks: int, random_blocks: int) -> Tensor:
     """Which blocks are drawn for which, (heads, blocks, blocks) bool."""
     with torch.inference_mode(False):
-        here = torch.arange(blocks)
+        here = torch.arange(blocks, device="cpu")
         free = (here[:, None] - here).abs() > window // 2
         free &= (here >= (global_blocks + 1) // 2) & (here < blocks - global_blocks // 2)
         keyed = [generator(seed, "bigbird", layer, head, blocks) for head in range(heads)]
-        lots = torch.stack([torch.rand(blocks, blocks, dtype=torch.float64, generator=g) for g in keyed])
+        lots = torch.stack([torch.rand(blocks, blocks, dtype=torch.float64, generator=g, device="cpu") for g in keyed])
         lots = lots.masked_fill(~free, 2.0)  # who is not free stands behind all who are
         rank = lots.argsort(dim=-1, stable=True).argsort(dim=-1)
         return (rank < random_blocks) & free  # E132
