@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 import formers
-from contracts.specimens import patterns
+from contracts.specimens import LENGTHS, patterns
 from formers import FormersError
 from formers.attention import EXECUTORS
 from formers.core import Index, Range
 from formers.core.positions import Positions
 from formers.patterns import Pattern
 
-SWEPT = pytest.mark.parametrize("pattern", [p.at(0) for p in patterns()], ids=repr)
+SWEPT = pytest.mark.parametrize("pattern", [p.at(0).of(LENGTHS.stop - 1) for p in patterns()], ids=repr)
 EVERY = pytest.mark.parametrize("how", list(EXECUTORS))
 
 

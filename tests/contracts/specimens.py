@@ -16,7 +16,21 @@ from formers.depth import Shared, Stacked
 from formers.feedforward import Dense, NoFeedForward
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory
-from formers.patterns import Causal, Full, Local, Pattern
+from formers.patterns import (
+    Alternate,
+    BigBird,
+    Blocks,
+    Causal,
+    Column,
+    Fixed,
+    Full,
+    Local,
+    LocalGrid,
+    Pattern,
+    PerHead,
+    Strided,
+    Summary,
+)
 from formers.position import Learned, NoPosition, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm
 from formers.score import NoScore
@@ -34,6 +48,33 @@ PATTERNS: dict[str, list[Pattern]] = {
         Local(window=3, include_self=False),
         Local(window=2, causal=False),
         Local(window=2, causal=False, include_self=False),
+    ],
+    "Blocks": [Blocks(query=4, memory=3), Blocks(query=3, memory=0), Blocks(query=1, memory=5)],
+    "LocalGrid": [  # wide and high enough for the longest row that is swept
+        LocalGrid(height=12, width=8, query=(2, 4), memory=(2, 2)),
+        LocalGrid(height=14, width=7, query=(2, 3), memory=(1, 3)),
+        LocalGrid(height=12, width=8, query=(1, 3), memory=(2, 2)),
+        LocalGrid(height=12, width=8, query=(2, 3), memory=(1, 0)),
+    ],
+    "Column": [Column(stride=4), Column(stride=1)],
+    "Strided": [Strided(stride=4), Strided(stride=BLOCK), Strided(stride=1)],
+    "Summary": [Summary(stride=4, summary=1), Summary(stride=5, summary=2, subblocks=2), Summary(stride=3, summary=3)],
+    "Fixed": [
+        Fixed(stride=4, summary=1),
+        Fixed(stride=BLOCK, summary=3),
+        Fixed(stride=5, summary=2, subblocks=2),
+        Fixed(stride=3, summary=3),
+    ],
+    "BigBird": [
+        BigBird(block=2, window=1, global_blocks=1, random_blocks=1, seed=3),
+        BigBird(block=2, window=3, global_blocks=3, random_blocks=0),
+        BigBird(block=3, window=1, global_blocks=0, random_blocks=2),
+    ],
+    "PerHead": [PerHead(*Fixed(stride=4, summary=1).parts()), PerHead(Local(window=3), Full(), Causal())],
+    "Alternate": [
+        Alternate(*Strided(stride=4).parts()),
+        Alternate(Local(window=2), Local(window=5), Blocks(query=3, memory=1)),
+        Alternate(PerHead(Local(window=3), Causal()), BigBird(block=2, window=1)),
     ],
     "Union": [Local(window=2) | Local(window=4, include_self=False), Causal() | Local(window=3, causal=False)],
     "Intersection": [Causal() & Local(window=3, causal=False), Full() & Local(window=2, causal=False, include_self=False)],

@@ -19,8 +19,8 @@ TIGHT = [Local(window=1), Local(window=3), Local(window=3, include_self=False), 
 
 
 def truth(pattern: Pattern, queries: range, keys: range, head: int = 0, layer: int = 0) -> torch.Tensor:
-    """The mask by a double loop over Python integers."""
-    here = pattern.at(layer)
+    """The mask by a double loop over Python integers, in a row that ends with them."""
+    here = pattern.at(layer).of(max(queries.stop, keys.stop))
     return torch.tensor([[bool(here.allows(i, j, head)) for j in keys] for i in queries])
 
 

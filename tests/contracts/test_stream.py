@@ -124,7 +124,7 @@ def test_rows_of_different_lengths_forget_and_stay_exact(spec: Spec) -> None:
     read = built(spec.model_copy(update={"length": 64}))
     x, mask = read.input(9), torch.arange(9) < torch.tensor([[9], [2], [5]])
     rows = [x[row, mask[row]] for row in range(3)]
-    state, reach = read(x, mask=mask).state, spec.pattern.reach
+    state = read(x, mask=mask).state
     for t in range(24):
         if t == 12 and spec.encoder is None:
             state, rows[2] = state.reset(torch.tensor([False, False, True])), x[2, :0]
@@ -133,7 +133,8 @@ def test_rows_of_different_lengths_forget_and_stay_exact(spec: Spec) -> None:
         state, rows = out.state, [torch.cat([row, new]) for row, new in zip(rows, more, strict=True)]
         for row in range(3):
             close(out.logits[row, -1], read.alone(row)(rows[row][None]).logits[0, -1])
-    for step in state.steps:
+    for layer, step in enumerate(state.steps):
+        reach = spec.pattern.at(layer).reach
         assert step[0].keys.shape[2] == (33 if reach is None else reach)
 
 

@@ -29,6 +29,7 @@ class Halves(Part):
     is_causal: ClassVar[bool] = True
     by_head: ClassVar[bool] = True
     mask = Pattern.mask
+    of = Pattern.of
 
     def allows(self, i: Any, j: Any, head: Any = 0) -> Any:
         return (j <= i) & ((head == 0) | (j == i))

@@ -105,4 +105,6 @@ def _sentence(cls: type[Part], error: ValidationError) -> str:
 
 
 def _rule(fault: ErrorDetails) -> str:
+    if fault["type"] == "tuple_type":
+        return "a list of values, as in [2, 4]"
     return fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ").split(", unable to")[0]

@@ -263,7 +263,7 @@ def allowed_share(spec: Spec, length: int) -> float:
     rows = min(length, ROWS, max(1, PAIRS // (length * spec.heads)))
     i = ((torch.arange(rows, dtype=torch.float64) + 0.5) * length / rows).long()[:, None]
     j = torch.arange(length)[None, :]
-    patterns = [spec.pattern.at(step) for step in range(spec.depth.steps)]
+    patterns = [spec.pattern.at(step).of(length) for step in range(spec.depth.steps)]
     shares = {}
     for pattern in set(patterns):
         head = torch.arange(spec.heads)[:, None, None] if pattern.by_head else 0

@@ -147,7 +147,8 @@ def _drawn(pattern: Pattern, length: int, heads: int, layer: int) -> Drawn:
     mask = pattern.mask(length, different, layer)
     words = [spell(pattern), f"length {length}"]
     if layer or here != pattern:
-        words.append(f"layer {layer}" if here == pattern else f"layer {layer} ({spell(here)})")
+        alike = type(here) is type(pattern) and (here == pattern or not _needs_patterns(type(here)))
+        words.append(f"layer {layer}" if alike else f"layer {layer} ({spell(here)})")
     if heads > 1:
         words.append(f"{heads} heads" if different > 1 else f"all {heads} heads alike")
     caption = f"{', '.join(words)}: {_percent(mask)} of pairs allowed."

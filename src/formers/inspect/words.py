@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from formers.core import Part
-from formers.patterns import Intersection, Union
+from formers.patterns import Alternate, Intersection, PerHead, Union
 
 
 def spell(part: Part, defaults: bool = False) -> str:
@@ -11,6 +11,8 @@ def spell(part: Part, defaults: bool = False) -> str:
     if isinstance(part, Union | Intersection):
         sign = "|" if isinstance(part, Union) else "&"
         return f" {sign} ".join(_inner(side, defaults) for side in (part.first, part.second))
+    if isinstance(part, PerHead | Alternate):
+        return f"{type(part).__name__}{_value(part.patterns, defaults)}"
     options = []
     for name, field in type(part).model_fields.items():
         value = getattr(part, name)

@@ -1,7 +1,27 @@
 """Who attends to whom: patterns as frozen values over integer positions."""
 
 from formers.patterns.base import Intersection, Pattern, Union
+from formers.patterns.bigbird import BigBird
+from formers.patterns.combine import Alternate, PerHead
+from formers.patterns.factorized import Column, Fixed, Strided, Summary
 from formers.patterns.full import Causal, Full
+from formers.patterns.grid import Blocks, LocalGrid
 from formers.patterns.local import Local
 
-__all__ = ["Causal", "Full", "Intersection", "Local", "Pattern", "Union"]
+__all__ = [
+    "Alternate",
+    "BigBird",
+    "Blocks",
+    "Causal",
+    "Column",
+    "Fixed",
+    "Full",
+    "Intersection",
+    "Local",
+    "LocalGrid",
+    "Pattern",
+    "PerHead",
+    "Strided",
+    "Summary",
+    "Union",
+]

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from formers.core import FormersError, Range, Slot
 from formers.patterns.plan import Plan, scan
@@ -37,6 +38,10 @@ class Pattern(Slot):
 
     def at(self, layer: int) -> Pattern:
         """The pattern of one layer."""
+        return self
+
+    def of(self, length: int) -> Pattern:
+        """The pattern of a row of `length` tokens; itself where the sets do not depend on where a row ends."""
         return self
 
     def keeps(self, position: Integer, t: int) -> bool | Tensor:
@@ -66,7 +71,7 @@ class Pattern(Slot):
             raise FormersError(f"a mask of length={length}, heads={heads} is empty: both must be at least 1.")
         here = torch.arange(length)
         head = torch.arange(heads)[:, None, None]
-        allowed = torch.as_tensor(self.at(layer).allows(here[:, None], here[None, :], head))
+        allowed = torch.as_tensor(self.at(layer).of(length).allows(here[:, None], here[None, :], head))
         return allowed.expand(heads, length, length).clone()
 
     def __or__(self, other: Pattern) -> Pattern:
@@ -100,6 +105,10 @@ class Union(Pattern):
 
     def at(self, layer: int) -> Pattern:
         return self.first.at(layer) | self.second.at(layer)
+
+    def of(self, length: int) -> Pattern:
+        first, second = self.first.of(length), self.second.of(length)
+        return self if first is self.first and second is self.second else first | second
 
     def keeps(self, position: Integer, t: int) -> bool | Tensor:
         return self.first.keeps(position, t) | self.second.keeps(position, t)
@@ -136,6 +145,10 @@ class Intersection(Pattern):
     def at(self, layer: int) -> Pattern:
         return self.first.at(layer) & self.second.at(layer)
 
+    def of(self, length: int) -> Pattern:
+        first, second = self.first.of(length), self.second.of(length)
+        return self if first is self.first and second is self.second else first & second
+
     def keeps(self, position: Integer, t: int) -> bool | Tensor:
         return self.first.keeps(position, t) & self.second.keeps(position, t)
 
@@ -148,3 +161,12 @@ class Intersection(Pattern):
     @property
     def reach(self) -> int | None:
         return min((r for r in (self.first.reach, self.second.reach) if r is not None), default=None)
+
+
+def heads_in(head: int | Tensor) -> int:
+    """How many heads there must be for `head` to be among them: one more than the largest."""
+    if isinstance(head, int):
+        return head + 1
+    # Where a number cannot be read, or not without waiting for a device, the heads are 0, 1, ...: so mask and executors ask for them.
+    readable = head.device.type == "cpu" and not torch.compiler.is_compiling() and not isinstance(head, FakeTensor)
+    return int(head.max()) + 1 if readable else head.numel()

@@ -1,0 +1,142 @@
+"""Patterns side by side: one a head, or one a layer by turns. How factorised attention, in however many parts, is spread over a model.
+
+S_i of head m   = S_i of the m-th pattern           E84
+S_i of layer t  = S_i of the (t mod n)-th of n      E85
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import field_validator
+from torch import Tensor
+
+from formers.core import FormersError, Range
+from formers.patterns.base import Integer, Pattern, heads_in
+
+
+class PerHead(Pattern):
+    """PerHead(a, b, ...): head 0 sees what a lets it see, head 1 what b does; there are as many heads as patterns."""
+
+    patterns: tuple[Pattern, ...]
+
+    def __init__(self, *patterns: Pattern, **fields: Any) -> None:
+        super().__init__(**_gathered(type(self), patterns, fields))
+
+    @field_validator("patterns")
+    @classmethod
+    def _some(cls, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        return _at_least_one(cls, patterns)
+
+    @property
+    def is_causal(self) -> bool:
+        return all(p.is_causal for p in self.patterns)
+
+    @property
+    def by_head(self) -> bool:
+        return True
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        asked = heads_in(head)
+        if asked > len(self.patterns):
+            raise FormersError(f"PerHead has {len(self.patterns)} patterns and is asked for {asked} heads: give one pattern a head.")
+        if isinstance(head, int):
+            return self.patterns[head].allows(i, j, head)  # E84
+        allowed = head < 0  # nobody yet
+        for h, pattern in enumerate(self.patterns):
+            allowed = allowed | ((head == h) & pattern.allows(i, j, h))  # E84
+        return allowed
+
+    def at(self, layer: int) -> Pattern:
+        return PerHead(*(p.at(layer) for p in self.patterns))
+
+    def of(self, length: int) -> Pattern:
+        bound = [p.of(length) for p in self.patterns]
+        return self if all(b is p for b, p in zip(bound, self.patterns, strict=True)) else PerHead(*bound)
+
+    def keeps(self, position: Integer, t: int) -> bool | Tensor:
+        return _any_keeps(self.patterns, position, t)
+
+    def covers(self, queries: Range, keys: Range) -> bool:
+        return all(p.covers(queries, keys) for p in self.patterns)
+
+    def oldest(self, t: int) -> int:
+        return min(p.oldest(t) for p in self.patterns)
+
+    @property
+    def reach(self) -> int | None:
+        return _furthest(self.patterns)
+
+
+class Alternate(Pattern):
+    """Alternate(a, b, ...): layer 0 sees what a lets it see, layer 1 what b does, and so on by turns.
+
+    Without a layer `allows` is layer 0's; what is kept, and whether it is causal, holds for every layer.
+    """
+
+    patterns: tuple[Pattern, ...]
+
+    def __init__(self, *patterns: Pattern, **fields: Any) -> None:
+        super().__init__(**_gathered(type(self), patterns, fields))
+
+    @field_validator("patterns")
+    @classmethod
+    def _some(cls, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        return _at_least_one(cls, patterns)
+
+    @property
+    def is_causal(self) -> bool:
+        return all(p.is_causal for p in self.patterns)
+
+    @property
+    def by_head(self) -> bool:
+        return any(p.by_head for p in self.patterns)
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        return self.at(0).allows(i, j, head)
+
+    def at(self, layer: int) -> Pattern:
+        return self.patterns[layer % len(self.patterns)].at(layer)  # E85
+
+    def of(self, length: int) -> Pattern:
+        bound = [p.of(length) for p in self.patterns]
+        return self if all(b is p for b, p in zip(bound, self.patterns, strict=True)) else Alternate(*bound)
+
+    def keeps(self, position: Integer, t: int) -> bool | Tensor:
+        return _any_keeps(self.patterns, position, t)
+
+    def covers(self, queries: Range, keys: Range) -> bool:
+        return all(p.covers(queries, keys) for p in self.patterns)
+
+    def oldest(self, t: int) -> int:
+        return min(p.oldest(t) for p in self.patterns)
+
+    @property
+    def reach(self) -> int | None:
+        return _furthest(self.patterns)
+
+
+def _gathered(cls: type[Pattern], patterns: tuple[Pattern, ...], fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a pattern that is given its patterns one by one, or by name."""
+    if patterns and "patterns" in fields:
+        raise FormersError(f"{cls.__name__} takes its patterns once: give them in order, {cls.__name__}(a, b), or as patterns=(a, b).")
+    return fields if fields and not patterns else {**fields, "patterns": patterns}
+
+
+def _at_least_one(cls: type[Pattern], patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+    if not patterns:
+        raise FormersError(f"{cls.__name__} has no patterns: give at least one, as in {cls.__name__}(Causal(), Local(window=8)).")
+    return patterns
+
+
+def _any_keeps(patterns: tuple[Pattern, ...], position: Integer, t: int) -> bool | Tensor:
+    kept = patterns[0].keeps(position, t)
+    for pattern in patterns[1:]:
+        kept = kept | pattern.keeps(position, t)
+    return kept
+
+
+def _furthest(patterns: tuple[Pattern, ...]) -> int | None:
+    """The longest reach, None if one has none."""
+    reaches = [p.reach for p in patterns]
+    return None if None in reaches else max(r for r in reaches if r is not None)

@@ -1,0 +1,97 @@
+"""Blocks of queries that share their memory, in one dimension and in two (Parmar et al., 2018, the Image Transformer).
+
+One dimension, blocks of q queries, b = floor(i/q):
+S_i = {bq-m, ..., i}                    the own block causally, and the m positions before it        E70
+
+Two dimensions, position i at row y = floor(i/W) and column x = i mod W, blocks of h x w pixels, the block's corner (Y, X):
+S_i = {j <= i in the own block}                                                                       E71
+    + {j at rows Y-a, ..., Y-1, columns X-c, ..., X+w+c-1}      above, and above to either side       E72
+    + {j at rows Y, ..., Y+h-1, columns X-c, ..., X-1}          to the left, at all rows of the block E73
+
+The image is made block after block, and pixel after pixel inside a block (`LocalGrid.order`). All that is seen was made before; but a
+pixel to the left may stand in a lower row, which is later in the row-major order of positions.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from formers.core import FormersError, Range
+from formers.patterns.base import Integer, Pattern
+
+
+class Blocks(Pattern):
+    """Every query sees its own block of `query` positions causally, and the `memory` positions before that block."""
+
+    query: PositiveInt
+    memory: NonNegativeInt
+
+    @property
+    def is_causal(self) -> bool:
+        return True
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        return (j >= 0) & (j <= i) & (j >= i // self.query * self.query - self.memory)  # E70
+
+    def covers(self, queries: Range, keys: Range) -> bool:
+        return keys.stop - 1 <= queries.start and keys.start >= self.oldest(queries.stop - 1)
+
+    @property
+    def reach(self) -> int:
+        return self.query - 1 + self.memory
+
+    def oldest(self, t: int) -> int:
+        return max(0, t // self.query * self.query - self.memory)
+
+
+class LocalGrid(Pattern):
+    """Every pixel sees what its block of `query` = (h, w) pixels has made before it, and the block's `memory` = (a, c): a rows above it,
+    c columns to either side there, and c columns to the left of it. Blocks at the edges are smaller. Positions are row-major.
+
+    Behind the last pixel nobody stands: `allows` is False there, as at an empty place; a row that is longer is refused by `of` and `mask`.
+    """
+
+    height: PositiveInt
+    width: PositiveInt
+    query: tuple[PositiveInt, PositiveInt]
+    memory: tuple[NonNegativeInt, NonNegativeInt]
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no pixel sees a later one in row-major order: so if there is nothing to see on the left, or no lower row of it."""
+        return min(self.query[0], self.height) == 1 or self.query[1] >= self.width or self.memory[1] == 0
+
+    def of(self, length: int) -> Pattern:
+        pixels = self.height * self.width
+        if length > pixels:
+            raise FormersError(
+                f"a row of {length} positions does not fit an image of height={self.height}, width={self.width}: give at most {pixels}."
+            )
+        return self
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        (h, w), (above, beside), pixels = self.query, self.memory, self.height * self.width
+        row, column = i // self.width, i % self.width
+        top, left = row // h * h, column // w * w  # the corner of the query's block
+        y, x = j // self.width, j % self.width
+        own = (y >= top) & (x >= left) & (x < left + w) & (j <= i)  # E71
+        over = (y < top) & (y >= top - above) & (x >= left - beside) & (x < left + w + beside)  # E72
+        before = (y >= top) & (y < top + h) & (x < left) & (x >= left - beside)  # E73
+        return (i >= 0) & (i < pixels) & (j >= 0) & (j < pixels) & (own | over | before)
+
+    @property
+    def reach(self) -> int:
+        return min(self.query[0] + self.memory[0], self.height) * self.width - 1
+
+    def oldest(self, t: int) -> int:
+        h = self.query[0]
+        return max(0, t // self.width // h * h - self.memory[0]) * self.width
+
+    def order(self) -> Tensor:
+        """The positions in the order in which they are made, (height * width,): block after block, row after row inside each."""
+        (h, w), here = self.query, torch.arange(self.height * self.width)
+        row, column = here // self.width, here % self.width
+        block = row // h * len(range(0, self.width, w)) + column // w
+        return torch.argsort(block, stable=True)  # equal blocks keep their pixels row-major

@@ -1,0 +1,167 @@
+"""BigBird: window and global blocks against a double loop, random blocks by what is promised of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+
+from formers.core import Range
+from formers.patterns import BigBird, Full, Local
+from helpers import refused
+
+SIZES = [(block, window, g, r) for block in (1, 2, 4) for window in (1, 3) for g in (0, 1, 2, 3) for r in (0, 1, 3)]
+SWEPT = pytest.mark.parametrize(("block", "window", "g", "r"), SIZES)
+
+
+def sure(n: int, block: int, window: int, g: int) -> tuple[Tensor, list[bool]]:
+    """The mask of window and global blocks by loops, and which positions are global."""
+    blocks = math.ceil(n / block)
+    chosen = {b for b in range(math.ceil(g / 2)) if b < blocks} | {blocks - 1 - b for b in range(g // 2) if b < blocks}
+    everywhere = [i // block in chosen for i in range(n)]
+    rows = [
+        [everywhere[i] or everywhere[j] or i // block - window // 2 <= j // block <= i // block + window // 2 for j in range(n)]
+        for i in range(n)
+    ]
+    return torch.tensor(rows), everywhere
+
+
+@SWEPT
+def test_every_length(block: int, window: int, g: int, r: int) -> None:
+    pattern = BigBird(block=block, window=window, global_blocks=g, random_blocks=r, seed=5)
+    for n in range(1, 6 * block + 2):
+        wanted, everywhere = sure(n, block, window, g)
+        mask = pattern.mask(n, heads=2, layer=1)
+        drawn = mask & ~wanted
+        assert (mask | ~wanted).all(), "window and global blocks are seen"
+        blocks = math.ceil(n / block)
+        for head, i in itertools.product(range(2), range(n)):
+            row = mask[head, i]
+            assert row.any()
+            assert everywhere[i] <= bool(row.all()), "global rows see everything"
+            keys = {j // block for j in drawn[head, i].nonzero().flatten().tolist()}
+            sure_blocks = {j // block for j in wanted[i].nonzero().flatten().tolist()}
+            assert len(keys) == min(r, blocks - len(sure_blocks)), "as many are drawn as there are to draw"
+            assert all(row[c * block : (c + 1) * block].all() for c in keys), "whole blocks"
+            if not everywhere[i]:
+                assert row.sum() <= (g + window + r) * block
+            assert torch.equal(row, mask[head, i // block * block]), "a block's queries see the same"
+
+
+@SWEPT
+def test_with_a_global_block_two_layers_reach_all(block: int, window: int, g: int, r: int) -> None:
+    if g:
+        one = BigBird(block=block, window=window, global_blocks=g, random_blocks=r).mask(5 * block + 1)[0].double()
+        assert (one @ one > 0).all()
+
+
+def test_random_blocks_are_keyed_by_seed_layer_head_and_blocks() -> None:
+    def drawn(seed: int = 0, layer: int = 0, head: int = 0, n: int = 64) -> Tensor:
+        torch.manual_seed(seed + layer + head)  # must not matter
+        return BigBird(block=2, window=1, random_blocks=2, seed=seed).mask(n, head + 1, layer)[head]
+
+    assert torch.equal(drawn(), drawn())
+    different = [drawn(), drawn(seed=1), drawn(layer=1), drawn(head=1), drawn(n=66)[:64, :64]]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(different, 2))
+
+
+def test_torchs_own_generator_is_left_alone() -> None:
+    before = torch.random.get_rng_state()
+    BigBird(block=2, seed=123456).mask(40, heads=3, layer=2)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_the_draw_is_the_same_on_every_machine() -> None:
+    pattern = BigBird(block=1, window=1, global_blocks=0, random_blocks=2, seed=7).at(1).of(6)
+    assert [[j for j in range(6) if j != i and pattern.allows(i, j, 1)] for i in range(6)] == [
+        [1, 2],
+        [0, 5],
+        [0, 4],
+        [1, 2],
+        [1, 5],
+        [0, 4],
+    ]
+
+
+def test_random_blocks_are_drawn_from_the_whole_row() -> None:
+    far = BigBird(block=1, window=1, global_blocks=0, random_blocks=2).mask(64, heads=16).any(dim=0)
+    assert far.sum() > 20 * 64, "of 16 heads with two draws each few coincide"
+    counts = far.sum(dim=0).double()
+    assert counts.min() > 10
+
+
+def test_the_row_counts_and_not_what_is_asked_of_it() -> None:
+    """A row in a padded batch has the pattern of the row alone."""
+    pattern = BigBird(block=2, window=1, global_blocks=2, random_blocks=1)
+    alone = pattern.of(9)
+    assert alone == pattern.of(10) != pattern.of(11)
+    assert alone.of(30) == alone, "it stays"
+    mask = alone.mask(14)[0]
+    assert torch.equal(mask[:10, :10], pattern.mask(10)[0])
+    assert not mask[10:].any()
+    assert not mask[:, 10:].any()
+    assert not alone.allows(0, -1)
+    assert not alone.allows(-1, 0)
+
+
+def test_without_a_row_it_is_refused() -> None:
+    with refused("of(n)"):
+        BigBird(block=2).allows(0, 0)
+    with refused("of(n)"):
+        (BigBird(block=2) | Local(window=2)).allows(0, 0)
+    assert (BigBird(block=2) | Local(window=2)).of(5).allows(0, 0)
+
+
+def test_layers_and_heads_are_alike_without_random_blocks() -> None:
+    pattern = BigBird(block=2, random_blocks=0)
+    assert pattern.at(3) == pattern
+    assert not pattern.by_head
+    drawing = BigBird(block=2, random_blocks=1)
+    assert drawing.by_head
+    assert drawing.at(3).at(5) == drawing.at(3) != drawing.at(5)
+    assert torch.equal(drawing.at(3).mask(20), drawing.mask(20, layer=3))
+
+
+def test_where_its_blocks_cover_everything_it_is_full_and_says_so() -> None:
+    for n in range(1, 40):
+        for pattern in (BigBird(block=2, window=99), BigBird(block=2, global_blocks=99), BigBird(block=2), BigBird(block=3, window=1)):
+            open_ = torch.equal(pattern.mask(n, heads=2), Full().mask(n, heads=2))
+            assert pattern.of(n).covers(Range(0, n), Range(0, n)) == open_
+
+
+@pytest.mark.parametrize("pattern", [BigBird(block=2), BigBird(block=2, window=1, global_blocks=1, random_blocks=2)], ids=repr)
+def test_covers_only_what_is_all_open(pattern: BigBird) -> None:
+    n = 15
+    mask = pattern.mask(n, heads=3).all(dim=0)
+    for a, k, b, m in itertools.product(range(n), (1, 3, 8), range(n), (1, 3, 8)):
+        if pattern.of(n).covers(Range(a, k), Range(b, m)):
+            assert mask[a : a + k, b : b + m].all()
+            assert max(a + k, b + m) <= 16
+    assert pattern.of(n).covers(Range(0, 2), Range(0, n))
+    assert not pattern.covers(Range(0, 1), Range(0, 1)), "without a row it does not know"
+
+
+def test_a_head_alone_is_the_head_among_others() -> None:
+    pattern, here = BigBird(block=2, window=1).of(30), torch.arange(30)
+    together = pattern.mask(30, heads=4)
+    for head in range(4):
+        assert torch.equal(pattern.allows(here[:, None], here, head), together[head])
+        assert torch.equal(pattern.allows(here[:, None], here, torch.tensor(head)), together[head])
+
+
+def test_fake_tensors_give_shapes() -> None:
+    with FakeTensorMode():
+        assert BigBird(block=2, window=1).mask(30, heads=4).shape == (4, 30, 30)
+    assert BigBird(block=2, window=1).mask(30, heads=4).any()
+
+
+def test_bad_values_are_one_sentence() -> None:
+    with refused("window=4", "give 3 or 5"):
+        BigBird(block=2, window=4)
+    for name, value in (("block", 0), ("window", 0), ("window", -1), ("global_blocks", -1), ("random_blocks", -1), ("seed", "x")):
+        with refused("BigBird", f"{name}={value!r}"):
+            BigBird(**{"block": 2, name: value})
