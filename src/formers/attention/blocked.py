@@ -55,9 +55,17 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by pieces; heads of one plan together."""
     if not request.pattern.by_head:
         return _run(q, k, v, request.pattern.pieces(q.shape[2]), request)
-    plans = [request.pattern.pieces(q.shape[2], head) for head in range(q.shape[1])]
-    heads = [_run(q[:, h : h + 1], k[:, h : h + 1], v[:, h : h + 1], plan, request) for h, plan in enumerate(plans)]
-    return torch.cat(heads, dim=1)
+    alike: list[tuple[Plan, list[int]]] = []
+    for head in range(q.shape[1]):
+        plan = request.pattern.pieces(q.shape[2], head)
+        same = next((heads for known, heads in alike if known is plan), None)
+        if same is None:
+            alike.append((plan, [head]))
+        else:
+            same.append(head)
+    order = [head for _, heads in alike for head in heads]
+    parts = [_run(q[:, heads], k[:, heads], v[:, heads], plan, request) for plan, heads in alike]
+    return torch.cat(parts, dim=1)[:, [order.index(head) for head in range(q.shape[1])]]
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, plan: Plan, request: Request) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from formers.core import FormersError, Range
 from formers.patterns.base import Integer, Pattern, heads_in
+from formers.patterns.plan import Plan
 
 
 class PerHead(Pattern):
@@ -59,6 +60,9 @@ class PerHead(Pattern):
 
     def covers(self, queries: Range, keys: Range) -> bool:
         return all(p.covers(queries, keys) for p in self.patterns)
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return self.patterns[head].pieces(n, head)
 
     def oldest(self, t: int) -> int:
         return min(p.oldest(t) for p in self.patterns)

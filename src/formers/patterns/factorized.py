@@ -16,6 +16,8 @@ Self is in every set: without it the paper's A(2) leaves the first l-c queries o
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pydantic import PositiveInt, model_validator
 from torch import Tensor
 from typing_extensions import Self
@@ -24,6 +26,7 @@ from formers.core import FormersError, Range
 from formers.patterns.base import Integer, Pattern
 from formers.patterns.grid import Blocks
 from formers.patterns.local import Local
+from formers.patterns.plan import Plan, band, columns, own_blocks, summaries
 
 
 class Column(Pattern):
@@ -40,6 +43,9 @@ class Column(Pattern):
 
     def covers(self, queries: Range, keys: Range) -> bool:
         return self.stride == 1 and keys.stop - 1 <= queries.start
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return (columns(n, self.stride, own=True),)
 
 
 class Strided(Pattern):
@@ -58,6 +64,9 @@ class Strided(Pattern):
     def covers(self, queries: Range, keys: Range) -> bool:
         near = self.stride == 1 or queries.stop - 1 - keys.start < self.stride
         return near and keys.stop - 1 <= queries.start
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return _strided(n, self.stride)
 
     def parts(self) -> tuple[Pattern, ...]:
         """A(1), A(2): for layers by turns, Alternate(*parts), or for heads of their own, PerHead(*parts)."""
@@ -134,6 +143,9 @@ class Fixed(Pattern):
         own = self.summary == self.stride or keys.start >= (queries.stop - 1) // self.stride * self.stride
         return own and keys.stop - 1 <= queries.start
 
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return _fixed(n, self.stride, self.summary) if self.subblocks == 1 else super().pieces(n, head)
+
     def oldest(self, t: int) -> int:
         return 0 if t < self.stride else _first_summary(self)
 
@@ -165,3 +177,13 @@ def _is_summary(pattern: Summary | Fixed, position: Integer, head: int | Tensor)
 def _first_summary(pattern: Summary | Fixed) -> int:
     """The first cell of a block that is a summary for any head."""
     return pattern.stride - pattern.subblocks * pattern.summary
+
+
+@lru_cache(maxsize=32)
+def _strided(n: int, stride: int) -> Plan:
+    return band(n, stride), columns(n, stride)
+
+
+@lru_cache(maxsize=32)
+def _fixed(n: int, stride: int, summary: int) -> Plan:
+    return own_blocks(n, stride), *summaries(n, stride, summary)

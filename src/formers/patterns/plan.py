@@ -117,13 +117,15 @@ def band(n: int, window: int) -> Round:
     return tuple(pieces)
 
 
-def columns(n: int, stride: int) -> Round:
-    """The keys a multiple of `stride` back, self not among them, of n queries."""
+def columns(n: int, stride: int, own: bool = False) -> Round:
+    """The keys a multiple of `stride` back, self among them only if `own`, of n queries."""
     rows, rest = divmod(n, stride)
     pieces = []
-    for first, groups, size in ((0, rest, rows), (rest, stride - rest, rows - 1)):
+    skip = 0 if own else 1  # without self, row t of a column sees rows 0 ... t-1: a square one row lower
+    for first, groups, size in ((0, rest, rows + 1 - skip), (rest, stride - rest, rows - skip)):
         if groups and size > 0:
-            pieces.append(Piece(Grid(stride + first, groups, size, 1, stride), Grid(first, groups, size, 1, stride), causal=True))
+            queries = Grid(skip * stride + first, groups, size, 1, stride)
+            pieces.append(Piece(queries, Grid(first, groups, size, 1, stride), causal=True))
     return tuple(pieces)
 
 

@@ -1,0 +1,96 @@
+"""Plans: every allowed pair stands in exactly one piece, no other does, and rounds name a query once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from contracts.specimens import patterns
+from formers.patterns import Fixed, Local, Pattern, Strided, plan
+from formers.patterns.plan import Grid, Piece, Where
+
+LENGTHS = (1, 2, 3, 7, 8, 9, 16, 17, 40)
+HEADS = 2
+
+
+def positions(where: Where) -> np.ndarray:
+    """(groups, size) positions."""
+    if isinstance(where, Grid):
+        return where.start + where.step * np.arange(where.groups)[:, None] + where.stride * np.arange(where.size)[None]
+    return (where.blocks[:, :, None] * where.unit + np.arange(where.unit)).reshape(where.groups, where.size)
+
+
+def pairs(piece: Piece, n: int) -> np.ndarray:
+    """How often a piece holds each pair (queries, keys), padding included."""
+    counts = np.zeros((n, n), dtype=int)
+    queries, keys = positions(piece.queries), positions(piece.keys)
+    for group in range(len(queries)):
+        seen = np.ones((queries.shape[1], keys.shape[1]), dtype=bool)
+        if piece.causal:
+            seen = np.tril(seen)
+        if piece.mask is not None:
+            seen = piece.mask if piece.mask.ndim == 2 else piece.mask[group]
+        a, b = np.nonzero(seen)
+        np.add.at(counts, (queries[group][a], keys[group][b]), 1)
+    return counts
+
+
+def agrees(pattern: Pattern, n: int) -> None:
+    """Fails unless the plan of a pattern holds its pairs once, and no others."""
+    bound = pattern.of(n)
+    for head in range(HEADS if bound.by_head else 1):
+        counts = np.zeros((2 * n + 64, 2 * n + 64), dtype=int)
+        for pieces in bound.pieces(n, head):
+            named = np.concatenate([positions(p.queries).flatten() for p in pieces]) if pieces else np.zeros(0, dtype=int)
+            assert len(named) == len(set(named.tolist())), "a round names a query twice"
+            for piece in pieces:
+                assert piece.queries.groups == piece.keys.groups
+                counts += pairs(piece, len(counts))
+        assert np.array_equal(counts[:n, :n], bound.mask(n, HEADS)[head].int().numpy()), (pattern, n, head)
+        assert counts[n:].sum() == counts[:, n:].sum() == 0
+
+
+@pytest.mark.parametrize("pattern", [p.at(0) for p in patterns()], ids=repr)
+def test_a_plan_is_its_pattern(pattern):
+    for n in LENGTHS:
+        try:
+            pattern.of(n)
+        except ValueError:
+            continue  # a grid smaller than this
+        agrees(pattern, n)
+
+
+@pytest.mark.parametrize(
+    "pattern", [Local(window=5), Strided(stride=4), Strided(stride=13), Fixed(stride=8, summary=3), Fixed(stride=4, summary=4)], ids=repr
+)
+def test_plans_of_groups_and_chunks_of_every_size(pattern, monkeypatch):
+    from formers.patterns import factorized, local
+
+    for group, chunk in ((1, 1), (3, 8), (8, 24), (64, 64)):
+        monkeypatch.setattr(plan, "GROUP", group)
+        monkeypatch.setattr(plan, "CHUNK", chunk)
+        for made in (local._bands, factorized._strided, factorized._fixed):
+            made.cache_clear()
+        for n in (1, 5, 31, 32, 33, 70):
+            agrees(pattern, n)
+    for made in (local._bands, factorized._strided, factorized._fixed):
+        made.cache_clear()
+
+
+def test_a_long_plan_computes_few_pairs():
+    n = 8192
+    for pattern, least, most in ((Local(window=256), 256, 390), (Strided(stride=128), 160, 330), (Fixed(stride=128, summary=16), 576, 720)):
+        computed = sum(piece.pairs for pieces in pattern.pieces(n) for piece in pieces) / n
+        assert least <= computed <= most, (pattern, computed)
+
+
+def test_a_scan_asks_with_real_numbers_under_fake_tensors():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    pattern = Local(window=3, include_self=False)
+    with FakeTensorMode():
+        faked = pattern.pieces(33)
+    assert all(isinstance(p.mask, np.ndarray | None) for pieces in faked for p in pieces)
+    agrees(pattern, 33)
+    assert not torch.compiler.is_compiling()
