@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from formers.bench import decode, plain, train
+from formers.bench import attention, decode, plain, train
 from formers.bench.timing import alternate, ratio
 
 
@@ -46,3 +46,12 @@ def test_the_plain_decoder_decodes_what_it_would_recompute():
     written = model.write(tokens, 20).clone()
     for n in range(3, 23):
         assert written[:, n].equal(model.read(written[:, :n])[0][:, -1].argmax(-1))
+
+
+def test_the_attention_bench_counts_what_the_patterns_allow():
+    results = attention.bench_attention(length=256, rounds=1)
+    assert set(attention.LIMITS) <= set(results)
+    for name, pattern in attention.PATTERNS.items():
+        bound = pattern.of(256)
+        assert attention._allowed(bound, 256) == bound.mask(256, attention.HEADS).sum() / attention.HEADS
+        assert results[f"{name}_rate"] > 0

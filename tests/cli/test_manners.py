@@ -241,7 +241,7 @@ QUERIES = {
     "tr": ["train"],
     "train dec": ["decoder"],
     "train ": ["transformer", "encoder", "decoder"],
-    "show pattern lo": ["local"],
+    "show pattern loc": ["local-grid", "local"],
     "show member ": ["transformer", "encoder", "decoder"],
     "train decoder --data n": ["numbers", "notes.txt"],
     "train decoder --data wikitext-1": ["wikitext-103"],

@@ -10,7 +10,7 @@ import typer
 
 from formers.cli.common import Check, Json, report
 
-app = typer.Typer(help="Time training and decoding; hold what `explain` predicts against real runs.", no_args_is_help=True)
+app = typer.Typer(help="Time training, decoding and attention; hold what `explain` predicts against real runs.", no_args_is_help=True)
 
 
 @app.command()
@@ -36,6 +36,19 @@ def decode(
     from formers.bench.decode import LIMITS, bench_decode
 
     _end(bench_decode(context, rounds), LIMITS, check, json)
+
+
+@app.command()
+def attention(
+    length: Annotated[int, typer.Option(help="How many tokens attend to one another.", min=1)] = 8192,
+    rounds: Annotated[int, typer.Option(help="How often each side runs.", min=1)] = 5,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """Forward and backward passes over sparse patterns beside torch's fused kernel over all pairs, alternating in one process."""
+    from formers.bench.attention import LIMITS, bench_attention
+
+    _end(bench_attention(length, rounds), LIMITS, check, json)
 
 
 @app.command()
