@@ -74,8 +74,9 @@ def _run(q: Tensor, k: Tensor, v: Tensor, plan: Plan, request: Request) -> Tenso
     if n == 0 or batch == 0:
         return torch.zeros_like(v)
     unit = math.lcm(*(w.unit for pieces in plan for p in pieces for w in (p.queries, p.keys) if isinstance(w, Chosen)))
-    qs, ks, vs = (F.pad(x, (0, 0, 0, -n % unit)).reshape(batch * heads, n + -n % unit, x.shape[3]) for x in (q, k, v))
-    valid = None if request.valid is None else F.pad(request.valid, (0, -n % unit)).repeat_interleave(heads, dim=0)
+    more = -n % unit
+    qs, ks, vs = ((F.pad(x, (0, 0, 0, more)) if more else x).reshape(batch * heads, n + more, x.shape[3]) for x in (q, k, v))
+    valid = None if request.valid is None else F.pad(request.valid, (0, more)).repeat_interleave(heads, dim=0)
     fused = q.device.type == "cpu" and not request.dropout and q.shape[3] == v.shape[3]
     attention = Fused.apply if fused else unfused
     out: Tensor = attention(qs, ks, vs, valid, plan, request.scale, request.dropout)
@@ -163,9 +164,9 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, plan: Plan, scale: float, dropout: float) -> Tensor:
-        out, lse = torch.zeros_like(v), torch.full(q.shape[:2], float("-inf"), dtype=_wide(q.dtype))
+        out, lse = _blank(plan[0], v, _wide(q.dtype))
         for number, pieces in enumerate(plan):
-            o, sums = (out, lse) if number == 0 else (torch.zeros_like(out), torch.full_like(lse, float("-inf")))
+            o, sums = (out, lse) if number == 0 else _blank(pieces, v, lse.dtype)
             for piece in _portions(pieces, q.shape[1]):
                 mask = allowed(piece, valid, q.device)
                 y, s = forward_kernel(
@@ -189,16 +190,31 @@ class Fused(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         g = grads[0].contiguous()
-        d = [torch.zeros_like(x) for x in (q, k, v)]
-        for piece in (piece for pieces in ctx.plan for piece in _portions(pieces, q.shape[1])):
-            a, b, mask = piece.queries, piece.keys, allowed(piece, ctx.valid, q.device)
-            found = backward_kernel(
-                take(g, a), take(q, a), take(k, b), take(v, b), take(out, a), take(lse, a), 0.0, piece.causal and mask is None,
-                attn_mask=as_term(mask, q), scale=ctx.scale,
-            )  # fmt: skip
-            for x, where, y in zip(d, (a, b, b), found, strict=True):
-                add(x, where, y)
-        return *d, None, None, None, None
+        whole = _covers(ctx.plan[0], q.shape[1])
+        dq, dk, dv = torch.empty_like(q) if whole else torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for number, pieces in enumerate(ctx.plan):
+            for piece in _portions(pieces, q.shape[1]):
+                a, b, mask = piece.queries, piece.keys, allowed(piece, ctx.valid, q.device)
+                gq, gk, gv = backward_kernel(
+                    take(g, a), take(q, a), take(k, b), take(v, b), take(out, a), take(lse, a), 0.0, piece.causal and mask is None,
+                    attn_mask=as_term(mask, q), scale=ctx.scale,
+                )  # fmt: skip
+                (put if whole and number == 0 else add)(dq, a, gq)
+                add(dk, b, gk)
+                add(dv, b, gv)
+        return dq, dk, dv, None, None, None, None
+
+
+def _covers(pieces: Round, n: int) -> bool:
+    """Whether a round names all of n queries; it names none twice."""
+    return sum(piece.queries.groups * piece.queries.size for piece in pieces) == n
+
+
+def _blank(pieces: Round, v: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Where a round's outputs and sums go: what no piece will write is 0 and minus infinity."""
+    if _covers(pieces, v.shape[1]):
+        return torch.empty_like(v), torch.empty(v.shape[:2], dtype=dtype, device=v.device)
+    return torch.zeros_like(v), torch.full(v.shape[:2], float("-inf"), dtype=dtype, device=v.device)
 
 
 def _portions(pieces: Round, n: int) -> Iterator[Piece]:
