@@ -12,10 +12,12 @@ from formers.cli.common import Check, Json, report
 
 app = typer.Typer(help="Time training, decoding and attention; hold what `explain` predicts against real runs.", no_args_is_help=True)
 
+Rounds = Annotated[int, typer.Option(help="How often each side runs.", min=1)]
+
 
 @app.command()
 def train(
-    rounds: Annotated[int, typer.Option(help="How often each side runs.", min=1)] = 15,
+    rounds: Rounds = 15,
     check: Check = False,
     json: Json = False,
 ) -> None:
@@ -28,7 +30,7 @@ def train(
 @app.command()
 def decode(
     context: Annotated[int, typer.Option(help="How many tokens have been read.", min=1)] = 1024,
-    rounds: Annotated[int, typer.Option(help="How often each side runs.", min=1)] = 15,
+    rounds: Rounds = 15,
     check: Check = False,
     json: Json = False,
 ) -> None:
@@ -41,7 +43,7 @@ def decode(
 @app.command()
 def attention(
     length: Annotated[int, typer.Option(help="How many tokens attend to one another.", min=1)] = 8192,
-    rounds: Annotated[int, typer.Option(help="How often each side runs.", min=1)] = 5,
+    rounds: Rounds = 5,
     check: Check = False,
     json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from formers.cli.complete import complete_run, complete_set
+from formers.cli.complete import complete_member_set, complete_preset, complete_run, complete_set
 
 Json = Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")]
 Set = Annotated[
@@ -18,6 +18,14 @@ Set = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="A size or setting, e.g. layers=8; may be repeated.", autocompletion=complete_set),
 ]
 Run = Annotated[Path, typer.Argument(help="A run, or any folder that save_pretrained wrote.", autocompletion=complete_run)]
+MemberPreset = Annotated[
+    str | None, typer.Option(help="A configuration of the member; base is the paper's.", autocompletion=complete_preset)
+]
+MemberSet = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="An option of the member, e.g. layers=8.", autocompletion=complete_member_set),
+]
+MemberVocab = Annotated[int | None, typer.Option(help="Size of the vocabulary; 256 (bytes) unless the preset has another.")]
 Check = Annotated[bool, typer.Option("--check", help="Exit with code 1 where a stated figure is missed.")]
 
 DIGITS = {"seconds": 1, "start_seconds": 1}

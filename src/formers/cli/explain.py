@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from formers.cli.common import Json, print_json
-from formers.cli.complete import complete_member, complete_member_set, complete_preset
+from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, print_json
+from formers.cli.complete import complete_member
 from formers.cli.options import parse_set
 
 
@@ -15,14 +15,9 @@ def explain(
     member: Annotated[
         str, typer.Argument(metavar="MEMBER|RUN", help="A member's name, or the folder of a run.", autocompletion=complete_member)
     ],
-    preset: Annotated[
-        str | None, typer.Option(help="A configuration of the member; base is the paper's.", autocompletion=complete_preset)
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="An option of the member, e.g. layers=8.", autocompletion=complete_member_set),
-    ] = None,
-    vocab: Annotated[int | None, typer.Option(help="Size of the vocabulary; 256 (bytes) unless the preset has another.")] = None,
+    preset: MemberPreset = None,
+    set_: MemberSet = None,
+    vocab: MemberVocab = None,
     length: Annotated[
         list[int] | None, typer.Option(help="A length to give costs for; may be repeated; 128 to 32,768 unless given.")
     ] = None,

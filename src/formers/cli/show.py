@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, Run, notice, print_json
-from formers.cli.complete import complete_member, complete_member_set, complete_pattern, complete_pattern_set, complete_preset
+from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Run, notice, print_json
+from formers.cli.complete import complete_member, complete_pattern, complete_pattern_set
 from formers.cli.options import parse_set
 
 if TYPE_CHECKING:
@@ -81,14 +81,9 @@ def member(
     name: Annotated[
         str, typer.Argument(help="The member's name, e.g. decoder; `formers members` lists them.", autocompletion=complete_member)
     ],
-    preset: Annotated[
-        str | None, typer.Option(help="A configuration of the member; base is the paper's.", autocompletion=complete_preset)
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="An option of the member, e.g. layers=8.", autocompletion=complete_member_set),
-    ] = None,
-    vocab: Annotated[int | None, typer.Option(help="Size of the vocabulary; 256 (bytes) unless the preset has another.")] = None,
+    preset: MemberPreset = None,
+    set_: MemberSet = None,
+    vocab: MemberVocab = None,
     json: Json = False,
 ) -> None:
     """Describe a member: slots, sizes, parameters, one block drawn, and the options it takes."""

@@ -35,7 +35,7 @@ class _Search:
     """The search for the texts of one prompt."""
 
     def __init__(self, line: Line, row: int, options: Options) -> None:
-        self.options, self.number = options, line.number
+        self.options = options
         self.going = [_Beam(line, 0.0, row)]
         self.ended: list[Line] = []
 
