@@ -1,17 +1,16 @@
-"""Attention by pieces: a pattern's plan, run as batched dense attentions and merged; no n x n tensor in either direction.
+"""Attention by pieces: a pattern's plan, run as batches of small matrix products and merged; no n x n tensor in either direction.
 
 o = sum_p exp(l_p - l) o_p        l = log sum_p exp(l_p)        over the pieces p that hold a query's keys       E23
 
-Torch's fused CPU kernel gives o_p and l_p. Its backward is exact for a piece when it is handed the merged o and l: a weight of the
-piece is exp(score - l), whoever else is in the sum. Where the kernel cannot be used (other devices, dropout, values of another width)
-the pieces are computed by plain matrix products.
+The backward pass computes the weights of a piece again, as exp(score - l) with the merged l: they are what they are, whoever else is
+in the sum. Logarithms and powers are those of 2, which processors are good at: the scale takes the factor in.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,13 +18,21 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from formers.attention.request import Request
+from formers.attention.tiles import SHUT, Place, Shape, Tile, Tiles, tiles, unit
 from formers.core import Range
-from formers.patterns.plan import Chosen, Grid, Piece, Plan, Round, Where
+from formers.core.random import generator
+from formers.patterns import Pattern
+from formers.patterns.plan import pairs
 
-forward_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-backward_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 SHORTEST = 512
 """Below this length the fused kernel over all pairs is as fast."""
+TILE = 1 << 17
+"""Pairs of a tile on a CPU, for each of its threads: their scores, and what belongs to them, stay in the cache of a core."""
+LARGE_TILE = 1 << 24
+"""Pairs of a tile on other devices, which have a launch to pay for each step."""
+EMPTY = 0.1 * SHUT
+"""The largest score, and the logarithm of the sum, of a query without keys: far above SHUT, far below any score."""
+LOG2E = 1.0 / math.log(2.0)
 
 
 def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -45,219 +52,216 @@ def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if n < SHORTEST:
         return f"below {SHORTEST} tokens all pairs are computed as fast"
     heads = request.heads if request.pattern.by_head else 1
-    share = sum(piece.pairs for head in range(heads) for pieces in request.pattern.pieces(n, head) for piece in pieces) / (n * n * heads)
+    share = sum(pairs(request.pattern.pieces(n, head)) for head in range(heads)) / (n * n * heads)
     if share > (0.2 if request.pattern.is_causal else 0.4):
         return f"the pattern's pieces hold {share:.0%} of all pairs"
     return None
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
-    """Attention by pieces; heads of one plan together."""
-    if not request.pattern.by_head:
-        return _run(q, k, v, request.pattern.pieces(q.shape[2]), request)
-    alike: list[tuple[Plan, list[int]]] = []
-    for head in range(q.shape[1]):
-        plan = request.pattern.pieces(q.shape[2], head)
-        same = next((heads for known, heads in alike if known is plan), None)
-        if same is None:
-            alike.append((plan, [head]))
-        else:
-            same.append(head)
-    order = [head for _, heads in alike for head in heads]
-    parts = [_run(q[:, heads], k[:, heads], v[:, heads], plan, request) for plan, heads in alike]
-    return torch.cat(parts, dim=1)[:, [order.index(head) for head in range(q.shape[1])]]
-
-
-def _run(q: Tensor, k: Tensor, v: Tensor, plan: Plan, request: Request) -> Tensor:
-    """Attention of q, k, v (batch, heads, n, width) over a plan."""
-    batch, heads, n, _ = q.shape
-    if n == 0 or batch == 0:
+    """Attention by pieces."""
+    if q.numel() == 0:
         return torch.zeros_like(v)
-    unit = math.lcm(*(w.unit for pieces in plan for p in pieces for w in (p.queries, p.keys) if isinstance(w, Chosen)))
-    more = -n % unit
-    qs, ks, vs = ((F.pad(x, (0, 0, 0, more)) if more else x).reshape(batch * heads, n + more, x.shape[3]) for x in (q, k, v))
-    valid = None if request.valid is None else F.pad(request.valid, (0, more)).repeat_interleave(heads, dim=0)
-    fused = q.device.type == "cpu" and not request.dropout and q.shape[3] == v.shape[3]
-    attention = Fused.apply if fused else unfused
-    out: Tensor = attention(qs, ks, vs, valid, plan, request.scale, request.dropout)
-    return out[:, :n].view(batch, heads, n, v.shape[3])
+    seed = int(torch.randint(1 << 62, ())) if request.dropout else 0
+    attention: Callable[..., Tensor] = Blocked.apply
+    return attention(q, k, v, request.valid, request.pattern, request.scale, request.dropout, seed)
 
 
-def take(x: Tensor, where: Where) -> Tensor:
-    """The tokens of x (rows, n, ...) at some positions, (groups, rows, size, ...): of a grid as a view, else copied."""
-    if isinstance(where, Chosen):
-        blocks = _in_blocks(x, where.unit).index_select(1, _numbers(where, x.device))
-        return blocks.view(x.shape[0], where.groups, where.size, *x.shape[2:]).transpose(0, 1)
-    strides = (x.stride(1) * where.step, x.stride(0), x.stride(1) * where.stride, *x.stride()[2:])
-    return x.as_strided((where.groups, x.shape[0], where.size, *x.shape[2:]), strides, x.storage_offset() + where.start * x.stride(1))
+class Work(NamedTuple):
+    """What both directions share."""
+
+    rounds: list[tuple[Tiles, ...]]
+    """By head."""
+    dtype: torch.dtype
+    """What is computed in: half precision is widened a row at a time."""
+    more: int
+    """Places that a row is padded with."""
+    scale: float
+    dropout: float
+    seed: int
+
+    def row(self, x: Tensor) -> Tensor:
+        """A row x (n, width), contiguous, padded, in the type that is computed in: x itself where it is all that."""
+        return (F.pad(x, (0, 0, 0, self.more)) if self.more else x).to(self.dtype).contiguous()
+
+    def room(self, like: Tensor, clear: bool = True) -> Tensor:
+        """As many rows as those of (batch, heads, n, width), padded, all 0 if `clear`."""
+        batch, heads, n, width = like.shape
+        make = like.new_zeros if clear else like.new_empty
+        return make((batch, heads, n + self.more, width), dtype=self.dtype)
+
+    def buffer(self, like: Tensor) -> dict[Shape, Tensor]:
+        """Room for the scores of a tile, by its shape: all in one place."""
+        shapes = {tile.shape for rounds in self.rounds for part in rounds for tile in (*part.tiles, *part.back)}
+        room = like.new_empty(max(map(math.prod, shapes), default=0), dtype=self.dtype)
+        return {shape: room[: math.prod(shape)].view(shape) for shape in shapes}
+
+    def kept(self, s: Tensor, *tile: int) -> Tensor:
+        """1/(1 - dropout) for the weights s of a tile that are kept, 0 for the others: the same in both directions."""
+        keyed = generator(self.seed, *tile, device=s.device)
+        return torch.empty_like(s).bernoulli_(1.0 - self.dropout, generator=keyed).mul_(1.0 / (1.0 - self.dropout))
 
 
-def add(x: Tensor, where: Where, y: Tensor) -> None:
-    """Adds y (groups, rows, size, ...) to the tokens of x (rows, n, ...) at some positions, to each as often as it is named."""
-    if isinstance(where, Chosen):
-        blocks = y.transpose(0, 1).reshape(x.shape[0], -1, where.unit, *x.shape[2:])
-        _in_blocks(x, where.unit).index_add_(1, _numbers(where, x.device), blocks)
-        return
-    # Parts of groups that are no longer than the step from one group to the next do not overlap.
-    part = where.step // where.stride if where.overlap else where.size
-    for start in range(0, where.size, part):
-        size = min(part, where.size - start)
-        there = take(x, Grid(where.start + start * where.stride, where.groups, size, where.step, where.stride))
-        there.add_(y[:, :, start : start + size])
+def _work(q: Tensor, pattern: Pattern, scale: float, dropout: float, seed: int) -> Work:
+    heads, n = q.shape[1:3]
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    limit = TILE * torch.get_num_threads() if q.device.type == "cpu" else LARGE_TILE
+    rounds = [tiles(pattern, n, head if pattern.by_head else 0, limit, dtype, q.device, not dropout) for head in range(heads)]
+    return Work(rounds, dtype, -n % math.lcm(*(unit(each) for each in rounds)), scale, dropout, seed)
 
 
-def _numbers(where: Chosen, device: torch.device) -> Tensor:
-    return torch.as_tensor(where.blocks, device=device).flatten()
-
-
-def _in_blocks(x: Tensor, unit: int) -> Tensor:
-    """x (rows, n, ...) as (rows, blocks, unit, ...)."""
-    return x.view(x.shape[0], -1, unit, *x.shape[2:])
-
-
-def put(x: Tensor, where: Where, y: Tensor) -> None:
-    """Writes y (groups, rows, size, ...) to the tokens of x (rows, n, ...) at positions that are named once."""
-    if isinstance(where, Chosen):
-        blocks = y.transpose(0, 1).reshape(x.shape[0], -1, where.unit, *x.shape[2:])
-        _in_blocks(x, where.unit).index_copy_(1, _numbers(where, x.device), blocks)
-    else:
-        take(x, where).copy_(y)
-
-
-def allowed(piece: Piece, valid: Tensor | None, device: torch.device) -> Tensor | None:
-    """Which keys the queries of a piece may see, (queries, keys) or (groups, rows or 1, queries, keys); None for all, or if causal.
-
-    valid (rows, n) marks the real keys of each row.
-    """
-    mask = None if piece.mask is None else torch.as_tensor(piece.mask, device=device)
-    if piece.causal and valid is not None:
-        mask = torch.ones(piece.queries.size, piece.keys.size, dtype=torch.bool, device=device).tril()
-    if mask is not None and mask.dim() == 3:
-        mask = mask[:, None]
-    if valid is None:
-        return mask
-    real = take(valid, piece.keys)[:, :, None]
-    return real.expand(-1, -1, piece.queries.size, -1) if mask is None else real & mask
-
-
-def as_term(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """A boolean mask as what is added to scores."""
-    if mask is None:
-        return None
-    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(~mask, float("-inf"))
-
-
-def merge(first: Tensor, l1: Tensor, second: Tensor, l2: Tensor) -> tuple[Tensor, Tensor]:
-    """Two partial attentions (rows, n, width), with the logarithms of their sums (rows, n), as one."""
-    # A query without keys has -inf on both sides: its weights are 0, and so are their gradients.
-    top = torch.maximum(l1, l2).detach()
-    top = top.masked_fill(top == float("-inf"), 0.0)
-    one, two = (l1 - top).exp(), (l2 - top).exp()
-    total = (one + two).clamp(min=torch.finfo(top.dtype).tiny)
-    both = (top + total.log()).masked_fill((l1 == float("-inf")) & (l2 == float("-inf")), float("-inf"))
-    one, two = ((part / total)[..., None].to(first.dtype) for part in (one, two))
-    return first * one + second * two, both  # E23
-
-
-class Fused(torch.autograd.Function):
-    """Attention of q, k, v (rows, n, width) over a plan, by the fused kernel in both directions."""
+class Blocked(torch.autograd.Function):
+    """Attention of q, k (batch, heads, n, head_dim) and v (batch, heads, n, value_dim) over a pattern."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, plan: Plan, scale: float, dropout: float) -> Tensor:
-        out, lse = _blank(plan[0], v, _wide(q.dtype))
-        for number, pieces in enumerate(plan):
-            o, sums = (out, lse) if number == 0 else _blank(pieces, v, lse.dtype)
-            for piece in _portions(pieces, q.shape[1]):
-                mask = allowed(piece, valid, q.device)
-                y, s = forward_kernel(
-                    take(q, piece.queries), take(k, piece.keys), take(v, piece.keys), 0.0, piece.causal and mask is None,
-                    attn_mask=as_term(mask, q), scale=scale,
-                )  # fmt: skip
-                if mask is not None:  # for a query without keys the kernel gives a sum of 1
-                    none = ~mask.any(dim=-1)
-                    y, s = y.masked_fill(none[..., None], 0.0), s.masked_fill(none, float("-inf"))
-                put(o, piece.queries, y)
-                put(sums, piece.queries, s)
-            if number:
-                out, lse = merge(out, lse, o, sums)
-        # In the backward pass the weights of a query without keys are exp(score - inf) = 0.
-        ctx.save_for_backward(q, k, v, out, lse.masked_fill(lse == float("-inf"), float("inf")))
-        ctx.valid, ctx.plan, ctx.scale = valid, plan, scale
-        return out
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, pattern: Pattern, scale: float, dropout: float, seed: int
+    ) -> Tensor:
+        (batch, heads, n, width), work = q.shape, _work(q, pattern, scale, dropout, seed)
+        out, lse = work.room(v, not all(rounds and rounds[0].whole for rounds in work.rounds)), work.room(q[..., :1])
+        with torch.autocast(q.device.type, enabled=False):
+            buffer, scaled = work.buffer(q), q.new_empty(n + work.more, width, dtype=work.dtype)
+            for row in range(batch):
+                shut = _shut(valid, row, work)
+                for head in range(heads):
+                    torch.mul(work.row(q[row, head]), scale * LOG2E, out=scaled)
+                    each = Row(scaled, work.row(k[row, head]), work.row(v[row, head]), shut, lse[row, head], row * heads + head)
+                    _forward(each, out[row, head], work, work.rounds[head], buffer)
+        ctx.save_for_backward(q, k, v, valid, out, lse)
+        ctx.work = work
+        return out[:, :, :n].to(v.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
-        g = grads[0].contiguous()
-        whole = _covers(ctx.plan[0], q.shape[1])
-        dq, dk, dv = torch.empty_like(q) if whole else torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for number, pieces in enumerate(ctx.plan):
-            for piece in _portions(pieces, q.shape[1]):
-                a, b, mask = piece.queries, piece.keys, allowed(piece, ctx.valid, q.device)
-                gq, gk, gv = backward_kernel(
-                    take(g, a), take(q, a), take(k, b), take(v, b), take(out, a), take(lse, a), 0.0, piece.causal and mask is None,
-                    attn_mask=as_term(mask, q), scale=ctx.scale,
-                )  # fmt: skip
-                (put if whole and number == 0 else add)(dq, a, gq)
-                add(dk, b, gk)
-                add(dv, b, gv)
-        return dq, dk, dv, None, None, None, None
+        q, k, v, valid, out, lse = ctx.saved_tensors
+        work, (batch, heads, n, width) = ctx.work, q.shape
+        once = [rounds[0].once if rounds else (False, False) for rounds in work.rounds]
+        dq = work.room(q, not all(queries for queries, _ in once))
+        dk, dv = (work.room(x, not all(keys for _, keys in once)) for x in (k, v))
+        with torch.autocast(q.device.type, enabled=False):
+            buffers, scaled = (work.buffer(q), work.buffer(q)), q.new_empty(n + work.more, width, dtype=work.dtype)
+            product = torch.empty_like(out[0, 0])
+            for row in range(batch):
+                shut = _shut(valid, row, work)
+                for head in range(heads):
+                    rows = [work.row(x[row, head]) for x in (q, k, v, grads[0])]
+                    torch.mul(rows[0], work.scale * LOG2E, out=scaled)
+                    d = torch.mul(rows[3], out[row, head], out=product).sum(dim=-1, keepdim=True)
+                    each = Row(scaled, rows[1], rows[2], shut, lse[row, head], row * heads + head)
+                    _backward(each, Back(rows[3], d, dq[row, head], dk[row, head], dv[row, head]), work, work.rounds[head], buffers)
+                    dq[row, head].mul_(work.scale)
+                    dk[row, head].mul_(1.0 / LOG2E)
+        return *(x[:, :, :n].to(y.dtype) for x, y in ((dq, q), (dk, k), (dv, v))), None, None, None, None, None
 
 
-def _covers(pieces: Round, n: int) -> bool:
-    """Whether a round names all of n queries; it names none twice."""
-    return sum(piece.queries.groups * piece.queries.size for piece in pieces) == n
+class Row(NamedTuple):
+    """One head of one row of a batch."""
+
+    q: Tensor
+    """(n, head_dim), times the scale: scores are logarithms to base 2."""
+    k: Tensor
+    v: Tensor
+    shut: Tensor | None
+    """(n, 1), added to the scores of keys: SHUT where no token stands."""
+    lse: Tensor
+    """(n, 1), the logarithms of the sums."""
+    number: int
 
 
-def _blank(pieces: Round, v: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Where a round's outputs and sums go: what no piece will write is 0 and minus infinity."""
-    if _covers(pieces, v.shape[1]):
-        return torch.empty_like(v), torch.empty(v.shape[:2], dtype=dtype, device=v.device)
-    return torch.zeros_like(v), torch.full(v.shape[:2], float("-inf"), dtype=dtype, device=v.device)
+class Back(NamedTuple):
+    """What the backward pass of a row is given, and where its gradients go."""
+
+    g: Tensor
+    """The gradient (n, value_dim) of the output."""
+    d: Tensor
+    """(n, 1), the products of g and the output."""
+    dq: Tensor
+    """Without the scale."""
+    dk: Tensor
+    """Without the scale, and times the logarithm that is in that of the queries."""
+    dv: Tensor
 
 
-def _portions(pieces: Round, n: int) -> Iterator[Piece]:
-    """The pieces, those whose keys are copied a few groups at a time, so that the copies are about as large as what they are made of."""
-    for piece in pieces:
-        each = max(1, n // piece.keys.size) if isinstance(piece.keys, Chosen) else piece.queries.groups
-        for first in range(0, piece.queries.groups, each):
-            yield piece.portion(first, min(each, piece.queries.groups - first))
+def _shut(valid: Tensor | None, row: int, work: Work) -> Tensor | None:
+    """What is added to the scores of a row's keys, (n, 1): SHUT where no token stands; None where all do."""
+    if valid is None:
+        return None
+    return work.row(valid[row].to(work.dtype)[:, None].sub_(1.0).mul_(-SHUT))
 
 
-def unfused(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, plan: Plan, scale: float, dropout: float) -> Tensor:
-    """Attention of q, k, v (rows, n, width) over a plan, by plain matrix products, which autograd goes back through."""
-    out = torch.zeros_like(v) + v[:, :0].sum()  # a sum of nothing: a plan without pieces has a gradient, too
-    lse = torch.full(q.shape[:2], float("-inf"), dtype=_wide(q.dtype), device=q.device)
-    for pieces in plan:
-        o, sums = torch.zeros_like(v), torch.full_like(lse, float("-inf"))
-        for piece in pieces:
-            a, s = _weights(take(q, piece.queries) * scale, take(k, piece.keys), piece, valid)
-            a = torch.dropout(a, dropout, train=True) if dropout else a
-            o, sums = _placed(o, piece.queries, a @ take(v, piece.keys)), _placed(sums, piece.queries, s)
-        out, lse = merge(out, lse, o, sums)
-    return out
+def _scores(q: Tensor, k: Tensor, tile: Tile, shut: Tensor | None, buffer: dict[Shape, Tensor]) -> Tensor:
+    """The scores of a tile (groups, keys, queries), SHUT where a query may not look."""
+    s = buffer[tile.shape]
+    torch.bmm(k, q.mT, out=s)  # keys first: products of long thin matrices are faster this way round
+    if tile.term is not None:
+        s[:, -len(tile.term) :].add_(tile.term)
+    if shut is not None:
+        s.add_(tile.keys.take(shut))
+    return s
 
 
-def _weights(q: Tensor, k: Tensor, piece: Piece, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The weights of a piece (groups, rows, queries, keys), and the logarithms of the sums they were divided by."""
-    scores, mask = q @ k.transpose(-1, -2), allowed(piece, valid, q.device)
-    if piece.causal and mask is None:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
-    if mask is None:
-        return scores.softmax(dim=-1), scores.to(_wide(q.dtype)).logsumexp(dim=-1)
-    some = mask.any(dim=-1, keepdim=True)
-    scores = scores.masked_fill(~mask, float("-inf")).masked_fill(~some, 0.0)
-    sums = scores.to(_wide(q.dtype)).logsumexp(dim=-1).masked_fill(~some[..., 0], float("-inf"))
-    return scores.softmax(dim=-1).masked_fill(~some, 0.0), sums
+def _forward(row: Row, out: Tensor, work: Work, rounds: tuple[Tiles, ...], buffer: dict[Shape, Tensor]) -> None:
+    """Writes the output (n, value_dim) of a row, and the logarithms of its sums."""
+    lse = row.lse
+    if not (rounds and rounds[0].whole):
+        lse.fill_(EMPTY)
+    for order, part in enumerate(rounds):
+        k, v, shut = _among(part.among, row)
+        for index, tile in enumerate(part.tiles):
+            a, b = tile.queries, tile.keys
+            s = _scores(a.take(row.q), b.take(k), tile, shut, buffer)
+            top = s.amax(dim=1, keepdim=True).clamp_(min=EMPTY)
+            s.sub_(top).exp2_()
+            total = s.sum(dim=1, keepdim=True).clamp_(min=1e-30)
+            if work.dropout:
+                s.mul_(work.kept(s, row.number, order, index))
+            y, top, total = torch.bmm(s.mT, b.take(v)), top.mT, total.mT
+            if order == 0:
+                a.put(out, y.div_(total))
+                a.put(lse, total.log2_().add_(top))
+            else:
+                y, sums = merge(a.take(out), a.take(lse), y, top, total)
+                a.put(out, y)
+                a.put(lse, sums)
 
 
-def _placed(x: Tensor, where: Where, y: Tensor) -> Tensor:
-    """x with y at some positions, as autograd can follow it."""
-    x = x.clone()
-    put(x, where, y)
-    return x
+def merge(first: Tensor, l1: Tensor, second: Tensor, top2: Tensor, total2: Tensor) -> tuple[Tensor, Tensor]:
+    """Two partial attentions as one, with the logarithm of its sum: a finished one, and a sum of values that is not divided yet."""
+    top = torch.maximum(l1, top2)
+    one, two = (l1 - top).exp2_(), (top2 - top).exp2_()
+    total = torch.addcmul(one, two, total2)
+    return second.mul_(two.div_(total)).addcmul_(first, one.div_(total)), total.log2_().add_(top)  # E23
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
+def _backward(row: Row, back: Back, work: Work, rounds: tuple[Tiles, ...], buffers: Sequence[dict[Shape, Tensor]]) -> None:
+    """Adds up the gradients of a row."""
+    for order, part in enumerate(rounds):
+        k, v, shut = _among(part.among, row)
+        dk, dv = (back.dk, back.dv) if part.among is None else (torch.zeros_like(k), torch.zeros_like(v))
+        new_queries, new_keys = (order == 0 and once for once in part.once)
+        for index, tile in enumerate(part.back):
+            a, b = tile.queries, tile.keys
+            qt, kt, gt = a.take(row.q), b.take(k), a.take(back.g)
+            p = _scores(qt, kt, tile, shut, buffers[0]).sub_(a.take(row.lse).mT).exp2_()
+            s = buffers[1][tile.shape]
+            torch.bmm(b.take(v), gt.mT, out=s)
+            if work.dropout:
+                keep = work.kept(s, row.number, order, index)
+                s.mul_(keep)
+                b.write(dv, keep.mul_(p), gt, new_keys)
+            else:
+                b.write(dv, p, gt, new_keys)
+            s.sub_(a.take(back.d).mT).mul_(p)
+            b.write(dk, s, qt, new_keys)
+            a.write(back.dq, s.mT, kt, new_queries)
+        if part.among is not None:
+            part.among.add(back.dk, dk[None])
+            part.among.add(back.dv, dv[None])
+
+
+def _among(where: Place | None, row: Row) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Keys, values and what shuts keys, as the tiles of a round number them."""
+    if where is None:
+        return row.k, row.v, row.shut
+    return where.take(row.k)[0], where.take(row.v)[0], None if row.shut is None else where.take(row.shut)[0]

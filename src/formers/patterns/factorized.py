@@ -144,7 +144,7 @@ class Fixed(Pattern):
         return own and keys.stop - 1 <= queries.start
 
     def pieces(self, n: int, head: int = 0) -> Plan:
-        return _fixed(n, self.stride, self.summary) if self.subblocks == 1 else super().pieces(n, head)
+        return _fixed(n, self.stride, self.summary, self.stride - head % self.subblocks * self.summary)
 
     def oldest(self, t: int) -> int:
         return 0 if t < self.stride else _first_summary(self)
@@ -181,9 +181,9 @@ def _first_summary(pattern: Summary | Fixed) -> int:
 
 @lru_cache(maxsize=32)
 def _strided(n: int, stride: int) -> Plan:
-    return band(n, stride), columns(n, stride)
+    return band(n, stride - 1), columns(n, stride)
 
 
 @lru_cache(maxsize=32)
-def _fixed(n: int, stride: int, summary: int) -> Plan:
-    return own_blocks(n, stride), *summaries(n, stride, summary)
+def _fixed(n: int, stride: int, summary: int, end: int) -> Plan:
+    return own_blocks(n, stride), *summaries(n, stride, summary, end)

@@ -45,12 +45,12 @@ class Local(Pattern):
         return self.window - (1 if self.include_self else 0)
 
     def pieces(self, n: int, head: int = 0) -> Plan:
-        return _bands(n, self.window) if self.causal and self.include_self else super().pieces(n, head)
+        return _bands(n, self.reach, 0 if self.causal else self.reach, self.include_self)
 
     def oldest(self, t: int) -> int:
         return max(0, t - self.reach)
 
 
 @lru_cache(maxsize=32)
-def _bands(n: int, window: int) -> Plan:
-    return (band(n, window),)
+def _bands(n: int, before: int, after: int, own: bool) -> Plan:
+    return (band(n, before, after, own),)

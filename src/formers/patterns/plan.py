@@ -20,10 +20,10 @@ from torch import Tensor
 Mask = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
 
-GROUP = 128
-"""How many queries of a band are taken together: more would see more keys that are not theirs, fewer would waste the kernel."""
-CHUNK = 1024
-"""How many queries share the keys of far blocks."""
+GROUP = 64
+"""How many queries are taken together: more would see more keys that are not theirs, fewer would waste the matrix products."""
+CHUNK = 256
+"""How many queries share the summaries of the blocks before them."""
 BLOCK = 64
 """The block in which a pattern that has no plan of its own is scanned."""
 
@@ -38,14 +38,19 @@ class Grid(NamedTuple):
     stride: int = 1
 
     @property
-    def overlap(self) -> bool:
-        """Whether a position may stand in two groups."""
-        apart = self.step >= self.size * self.stride or self.stride >= self.groups * self.step
-        return self.groups > 1 and not apart
+    def apart(self) -> int:
+        """So many elements of a group may be taken without meeting those of another: all of them where groups do not overlap."""
+        if self.groups <= 1 or self.stride >= self.groups * self.step:
+            return self.size
+        return min(self.size, max(1, self.step // self.stride))
 
     def part(self, first: int, count: int) -> Grid:
-        """The positions of some of its groups."""
+        """The positions of `count` of its groups, from `first` on."""
         return self._replace(start=self.start + first * self.step, groups=count)
+
+    def elements(self, first: int, count: int) -> Grid:
+        """The positions of `count` elements of every group, from `first` on."""
+        return self._replace(start=self.start + first * self.stride, size=count)
 
 
 class Chosen(NamedTuple):
@@ -65,7 +70,7 @@ class Chosen(NamedTuple):
         return self.blocks.shape[1] * self.unit
 
     def part(self, first: int, count: int) -> Chosen:
-        """The positions of some of its groups."""
+        """The positions of `count` of its groups, from `first` on."""
         return self._replace(blocks=self.blocks[first : first + count])
 
 
@@ -78,43 +83,66 @@ class Piece(NamedTuple):
     queries: Where
     keys: Where
     mask: Mask | None = None
-    """(queries, keys) or (groups, queries, keys) bool, True = may see; None where a group is open, or `causal` says it."""
-    causal: bool = False
-    """Whether query number e of a group sees keys 0 ... e of it; as many keys as queries then."""
+    """(queries, m) bool, True = may see: of the last m keys of every group; the keys before those, or without a mask all, are open."""
 
     @property
     def pairs(self) -> int:
         """How many pairs are computed, whether they are allowed or not."""
         return self.queries.groups * self.queries.size * self.keys.size
 
-    def portion(self, first: int, count: int) -> Piece:
-        """Some of its groups, as a piece of their own."""
-        mask = self.mask if self.mask is None or self.mask.ndim == 2 else self.mask[first : first + count]
-        return self._replace(queries=self.queries.part(first, count), keys=self.keys.part(first, count), mask=mask)
+
+class Round(NamedTuple):
+    """Pieces that share no query."""
+
+    pieces: tuple[Piece, ...]
+    among: Chosen | None = None
+    """One group of keys that are copied together first; the pieces then number the keys of the copy. None for all keys, as they stand."""
+    by_keys: tuple[Piece, ...] | None = None
+    """The same pairs in pieces whose keys do not overlap, for the backward pass: fewer sums then overlap. None where it is the same."""
 
 
-Round = tuple[Piece, ...]
 Plan = tuple[Round, ...]
 
 
-def square(start: int, groups: int, size: int) -> list[Piece]:
-    """Blocks of `size` positions, each of which sees itself causally."""
-    where = Grid(start, groups, size, size)
-    return [Piece(where, where, causal=True)] if groups and size else []
+def pairs(plan: Plan) -> int:
+    """How many pairs a plan computes."""
+    return sum(piece.pairs for part in plan for piece in part.pieces)
 
 
-def band(n: int, window: int) -> Round:
-    """The last `window` keys, self among them, of n queries."""
-    head = min(window, n)
-    pieces = square(0, 1, head)
-    whole, rest = divmod(n - head, GROUP)
-    for start, groups, size in ((head, whole, GROUP), (head + whole * GROUP, 1, rest)):
-        if groups and size:
-            # Query e of a group that begins at s sees keys s+e-window+1 ... s+e; the group's keys begin at s-window.
-            back = np.arange(size)[:, None] + window - np.arange(size + window)[None, :]
-            keys = Grid(start - window, groups, size + window, GROUP)
-            pieces.append(Piece(Grid(start, groups, size, GROUP), keys, (back >= 0) & (back < window)))
-    return tuple(pieces)
+def square(queries: Grid, keys: Grid) -> list[Piece]:
+    """Groups in which query number e sees keys 0 ... e, as many keys as queries: cut into rows of GROUP queries."""
+    pieces = []
+    for first in range(0, queries.size if queries.groups else 0, GROUP):
+        size = min(GROUP, queries.size - first)
+        pieces.append(Piece(queries.elements(first, size), keys.elements(0, first + size), np.tri(size, dtype=bool)))
+    return pieces
+
+
+def band(n: int, before: int, after: int = 0, own: bool = True) -> Round:
+    """The keys i-before ... i+after of each of n queries i, self among them only if `own`."""
+    turned = _band(n, after, before, own)  # by keys: key j is seen by the queries j-after ... j+before
+    by_keys = tuple(Piece(p.keys, p.queries, None if p.mask is None else p.mask.T) for p in turned)
+    return Round(tuple(_band(n, before, after, own)), by_keys=by_keys)
+
+
+def _band(n: int, before: int, after: int, own: bool) -> list[Piece]:
+    """Groups of GROUP queries that see a band of keys: all whose keys are there side by side, those at the edges one by one."""
+    inside: list[int] = []
+    pieces = []
+
+    def piece(start: int, groups: int, size: int) -> Piece:
+        first, last = max(0, start - before), min(n, start + size + after)
+        offset = np.arange(first, last)[None, :] - np.arange(start, start + size)[:, None]
+        mask = (offset >= -before) & (offset <= after) & (own | (offset != 0))
+        return Piece(Grid(start, groups, size, GROUP), Grid(first, groups, last - first, GROUP), mask)
+
+    for start in range(0, n, GROUP):
+        size = min(GROUP, n - start)
+        if size == GROUP and start >= before and start + size + after <= n:
+            inside.append(start)
+        else:
+            pieces.append(piece(start, 1, size))
+    return [*pieces, piece(inside[0], len(inside), GROUP)] if inside else pieces
 
 
 def columns(n: int, stride: int, own: bool = False) -> Round:
@@ -124,39 +152,36 @@ def columns(n: int, stride: int, own: bool = False) -> Round:
     skip = 0 if own else 1  # without self, row t of a column sees rows 0 ... t-1: a square one row lower
     for first, groups, size in ((0, rest, rows + 1 - skip), (rest, stride - rest, rows - skip)):
         if groups and size > 0:
-            queries = Grid(skip * stride + first, groups, size, 1, stride)
-            pieces.append(Piece(queries, Grid(first, groups, size, 1, stride), causal=True))
-    return tuple(pieces)
+            keys = Grid(first, groups, size, 1, stride)
+            pieces += square(keys._replace(start=skip * stride + first), keys)
+    return Round(tuple(pieces))
 
 
 def own_blocks(n: int, size: int) -> Round:
     """Blocks of `size`, each of which sees itself causally; the last one may be smaller."""
     whole, rest = divmod(n, size)
-    return (*square(0, whole, size), *square(whole * size, 1, rest))
+    pieces = []
+    for where in (Grid(0, whole, size, size), Grid(whole * size, 1, rest, size)):
+        pieces += square(where, where)
+    return Round(tuple(pieces))
 
 
-def summaries(n: int, stride: int, summary: int) -> Plan:
-    """The last `summary` cells of every block of `stride` before a query's own: far ones by chunks of queries, near ones inside a chunk."""
-    unit, blocks = math.gcd(stride, summary), math.ceil(n / stride)
+def summaries(n: int, stride: int, summary: int, end: int) -> Plan:
+    """The `summary` cells before cell `end` of every block of `stride` before a query's own, by chunks of queries."""
+    unit, blocks = math.gcd(stride, summary, end), math.ceil(n / stride)
     each = max(1, CHUNK // stride)
-    cells = np.arange(summary // unit) + (stride - summary) // unit
-
-    def of(first: int, count: int) -> Numbers:
-        """The units (count * summary / unit,) of the summaries of some blocks."""
-        return ((np.arange(first, first + count) * (stride // unit))[:, None] + cells).flatten()
-
-    far, near = [], []
+    cells = np.arange(summary // unit) + (end - summary) // unit
+    among = ((np.arange(blocks - 1) * (stride // unit))[:, None] + cells).reshape(1, -1)
+    pieces = []
     for chunk in range(0, blocks, each):
         start, stop = chunk * stride, min((chunk + each) * stride, n)
-        queries = Grid(start, 1, stop - start, stop - start)
-        if chunk:
-            far.append(Piece(queries, Chosen(of(0, chunk)[None], unit)))
-        inside = math.ceil((stop - start) / stride) - 1
-        if inside:
+        inside = math.ceil((stop - start) / stride) - 1  # blocks of the chunk that are before others of it
+        if chunk + inside:
             own = np.arange(stop - start) // stride
             mask = own[:, None] > (np.arange(inside * summary) // summary)[None, :]
-            near.append(Piece(queries, Chosen(of(chunk, inside)[None], unit), mask))
-    return tuple(tuple(pieces) for pieces in (far, near) if pieces)
+            keys = Grid(0, 1, (chunk + inside) * summary, n)
+            pieces.append(Piece(Grid(start, 1, stop - start, n), keys, mask if inside else None))
+    return (Round(tuple(pieces), Chosen(among, unit)),) if pieces else ()
 
 
 def scan(allows: Callable[[Tensor, Tensor], Tensor], n: int) -> Plan:
@@ -165,20 +190,21 @@ def scan(allows: Callable[[Tensor, Tensor], Tensor], n: int) -> Plan:
 
     size = min(BLOCK, n)
     count = math.ceil(n / size)
-    found: dict[tuple[int, bool], list[tuple[int, Numbers, Mask]]] = defaultdict(list)
+    found: dict[tuple[int, int, bytes], list[tuple[int, Numbers]]] = defaultdict(list)
     with unset_fake_temporarily():  # who may see whom is a matter of numbers, which fake tensors have none of
         here = torch.arange(count * size)
         for block in range(count):
             i = here[block * size : (block + 1) * size]
             seen = torch.as_tensor(allows(i[:, None], here[None, :])).expand(size, len(here)) & (i < n)[:, None] & (here < n)
             by_block = seen.numpy().reshape(size, count, size)
-            some = by_block.any(axis=(0, 2)).nonzero()[0]
-            if len(some):
-                mask = by_block[:, some].reshape(size, -1)
-                found[len(some), bool(mask.all())].append((block, some, mask))
+            whole = by_block.all(axis=(0, 2))
+            partly = by_block.any(axis=(0, 2)) & ~whole
+            if whole.any() or partly.any():
+                seen_blocks = np.concatenate([whole.nonzero()[0], partly.nonzero()[0]])  # open ones first: the mask is of the others
+                found[len(seen_blocks), int(partly.sum()), by_block[:, partly].tobytes()].append((block, seen_blocks))
     pieces = []
-    for (_, whole), rows in found.items():
-        queries = Chosen(np.array([[block] for block, _, _ in rows]), size)
-        keys = Chosen(np.stack([some for _, some, _ in rows]), size)
-        pieces.append(Piece(queries, keys, None if whole else np.stack([mask for _, _, mask in rows])))
-    return (tuple(pieces),)
+    for (_, masked, mask), rows in found.items():
+        queries = Chosen(np.array([[block] for block, _ in rows]), size)
+        keys = Chosen(np.stack([chosen for _, chosen in rows]), size)
+        pieces.append(Piece(queries, keys, np.frombuffer(mask, dtype=bool).reshape(size, -1).copy() if masked else None))
+    return (Round(tuple(pieces)),)

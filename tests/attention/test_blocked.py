@@ -1,0 +1,145 @@
+"""Attention by pieces: many tiles, many lengths, padded rows, dropout that is replayed, and no more memory than it says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from formers import attend
+from formers.attention import blocked
+from formers.patterns import (
+    BigBird,
+    Blocks,
+    Causal,
+    Column,
+    Fixed,
+    Full,
+    Local,
+    LocalGrid,
+    Pattern,
+    PerHead,
+    Strided,
+    Summary,
+)
+from helpers import close
+
+LONG: list[Pattern] = [
+    Full(),
+    Causal(),
+    Local(window=70),
+    Local(window=40, causal=False),
+    Local(window=65, include_self=False),
+    Local(window=30, causal=False, include_self=False),
+    Blocks(query=50, memory=30),
+    LocalGrid(height=20, width=20, query=(4, 6), memory=(3, 2)),
+    Column(stride=7),
+    Strided(stride=24),
+    Summary(stride=20, summary=3),
+    Fixed(stride=20, summary=3),
+    Fixed(stride=12, summary=4, subblocks=3),
+    BigBird(block=16, window=3, global_blocks=2, random_blocks=2),
+    BigBird(block=10, window=1, global_blocks=1, random_blocks=1, seed=5),
+    PerHead(*Strided(stride=33).parts()),
+    Local(window=40) | Column(stride=9),
+]
+
+
+def both(pattern: Pattern, n: int, batch: int = 1, mask: torch.Tensor | None = None, how: str = "blocked", seed: int = 0):
+    """Output and gradients of random tensors."""
+    torch.manual_seed(seed)
+    q, k = (torch.randn(batch, 2, n, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    v = torch.randn(batch, 2, n, 5, dtype=torch.float64, requires_grad=True)
+    y = attend(q, k, v, pattern, how, mask=mask)
+    return y, *torch.autograd.grad(y, (q, k, v), torch.randn_like(y))
+
+
+def agree(pattern: Pattern, n: int, **options) -> None:
+    """Fails unless pieces and the equation agree, values and gradients."""
+    for ours, dense in zip(both(pattern, n, **options), both(pattern, n, **{**options, "how": "dense"}), strict=True):
+        close(ours, dense, 1e-10)
+
+
+@pytest.mark.parametrize("pattern", LONG, ids=repr)
+@settings(max_examples=6, deadline=None)
+@given(n=st.integers(60, 400), tile=st.sampled_from([1, 3000, 20000, 1 << 17]), seed=st.integers(0, 99))
+def test_any_length_in_tiles_of_any_size(pattern: Pattern, n: int, tile: int, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocked, "TILE", tile)
+        agree(pattern, n, seed=seed)
+
+
+@pytest.mark.parametrize("pattern", [p for p in LONG if p.of(200) is p], ids=repr)
+def test_padding_in_the_middle_of_long_rows(pattern: Pattern) -> None:
+    mask = torch.rand(3, 200, generator=torch.Generator().manual_seed(1)) < 0.7
+    mask[2] = False
+    mask[1, 90:170] = False
+    agree(pattern, 200, batch=3, mask=mask)
+
+
+@pytest.mark.parametrize("pattern", [Local(window=70), Fixed(stride=20, summary=3), Strided(stride=24)], ids=repr)
+def test_far_apart_scores_are_neither_lost_nor_undefined(pattern: Pattern) -> None:
+    """Scores of hundreds, of which float32 holds no exponentials."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 150, 4) for _ in range(3))
+    y = attend(q * 200, k * 20, v, pattern, "blocked")
+    close(y, attend(q.double() * 200, k.double() * 20, v.double(), pattern, "dense").float(), 2e-3)
+    assert y.isfinite().all()
+
+
+@pytest.mark.parametrize("pattern", [Local(window=70), Fixed(stride=20, summary=3), BigBird(block=16)], ids=repr)
+def test_dropout_is_the_same_in_both_directions(pattern: Pattern) -> None:
+    """The output is linear in the values: its gradient, in a direction, is its change."""
+    torch.manual_seed(0)
+    q, k, v, g = (torch.randn(1, 2, 150, 4, dtype=torch.float64) for _ in range(4))
+    torch.manual_seed(3)
+    v.requires_grad_()
+    y = attend(q, k, v, pattern, "blocked", dropout=0.4)
+    (slope,) = torch.autograd.grad(y, v, g)
+    torch.manual_seed(3)
+    moved = attend(q, k, v.detach() + g, pattern, "blocked", dropout=0.4)
+    close(((moved - y) * g).sum(), (slope * g).sum(), 1e-9)
+    torch.manual_seed(3)
+    assert torch.autograd.gradcheck(
+        lambda q, k: _seeded(q, k, v.detach(), pattern), (q[..., :40, :].requires_grad_(), k[..., :40, :].requires_grad_())
+    )
+
+
+def _seeded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern) -> torch.Tensor:
+    torch.manual_seed(3)
+    return attend(q, k, v[..., : q.shape[2], :], pattern, "blocked", dropout=0.3)
+
+
+@pytest.mark.parametrize("pattern", [Local(window=256), Strided(stride=128), Fixed(stride=128, summary=16), BigBird(block=64)], ids=repr)
+def test_nothing_is_as_large_as_all_pairs(pattern: Pattern) -> None:
+    """The largest tensor that is made, in either direction, at a length where all pairs would be a hundred times as many."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        size = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                self.size = max(self.size, out.untyped_storage().nbytes() // 4)
+            return out
+
+    n = 4096
+    q, k, v = (torch.randn(1, 1, n, 16, requires_grad=True) for _ in range(3))
+    with Largest() as largest:
+        y = attend(q, k, v, pattern, "blocked")
+        torch.autograd.grad(y.sum(), (q, k, v))
+    assert largest.size <= max(n * 16 * 4, 4 * blocked.TILE), largest.size
+    assert largest.size < n * n / 30
+    assert math.isfinite(y.sum().item())
+
+
+def test_a_gradient_of_a_gradient_is_refused() -> None:
+    q, k, v = (torch.randn(1, 1, 80, 4, requires_grad=True) for _ in range(3))
+    y = attend(q, k, v, Local(window=9), "blocked")
+    (slope,) = torch.autograd.grad(y.sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="grad"):
+        slope.sum().backward()
