@@ -26,6 +26,8 @@ from formers.patterns.plan import pairs
 
 SHORTEST = 512
 """Below this length the fused kernel over all pairs is as fast."""
+LARGEST_SHARE = 0.4
+"""Above this share of all pairs the fused kernel, which computes all of them, is as fast."""
 TILE = 1 << 17
 """Pairs of a tile on a CPU, for each of its threads: their scores, and what belongs to them, stay in the cache of a core."""
 LARGE_TILE = 1 << 24
@@ -53,7 +55,7 @@ def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
         return f"below {SHORTEST} tokens all pairs are computed as fast"
     heads = request.heads if request.pattern.by_head else 1
     share = sum(pairs(request.pattern.pieces(n, head)) for head in range(heads)) / (n * n * heads)
-    if share > (0.2 if request.pattern.is_causal else 0.4):
+    if share > LARGEST_SHARE:
         return f"the pattern's pieces hold {share:.0%} of all pairs"
     return None
 

@@ -24,6 +24,8 @@ GROUP = 64
 """How many queries are taken together: more would see more keys that are not theirs, fewer would waste the matrix products."""
 CHUNK = 256
 """How many queries share the summaries of the blocks before them."""
+ROUND = 16
+"""Bands are made as wide as a multiple of this: matrices of odd widths are slow."""
 BLOCK = 64
 """The block in which a pattern that has no plan of its own is scanned."""
 
@@ -127,18 +129,19 @@ def band(n: int, before: int, after: int = 0, own: bool = True) -> Round:
 
 def _band(n: int, before: int, after: int, own: bool) -> list[Piece]:
     """Groups of GROUP queries that see a band of keys: all whose keys are there side by side, those at the edges one by one."""
+    left, right = (math.ceil(reach / ROUND) * ROUND for reach in (before, after))
     inside: list[int] = []
     pieces = []
 
     def piece(start: int, groups: int, size: int) -> Piece:
-        first, last = max(0, start - before), min(n, start + size + after)
+        first, last = max(0, start - left), min(n, start + size + right)
         offset = np.arange(first, last)[None, :] - np.arange(start, start + size)[:, None]
         mask = (offset >= -before) & (offset <= after) & (own | (offset != 0))
         return Piece(Grid(start, groups, size, GROUP), Grid(first, groups, last - first, GROUP), mask)
 
     for start in range(0, n, GROUP):
         size = min(GROUP, n - start)
-        if size == GROUP and start >= before and start + size + after <= n:
+        if size == GROUP and start >= left and start + size + right <= n:
             inside.append(start)
         else:
             pieces.append(piece(start, 1, size))
