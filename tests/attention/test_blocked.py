@@ -143,3 +143,17 @@ def test_a_gradient_of_a_gradient_is_refused() -> None:
     (slope,) = torch.autograd.grad(y.sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="grad"):
         slope.sum().backward()
+
+
+@pytest.mark.parametrize("pattern", [Local(window=64), Fixed(stride=32, summary=4), BigBird(block=16)], ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_fake_tensors_pass(pattern: Pattern, dtype: torch.dtype) -> None:
+    """What `explain` counts costs with, dropout included."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        q, k, v = (torch.randn(1, 2, 600, 16, requires_grad=True, dtype=dtype) for _ in range(3))
+        y = attend(q, k, v, pattern, "blocked", dropout=0.2)
+        slopes = torch.autograd.grad(y.sum(), (q, k, v))
+    assert {tuple(t.shape) for t in (y, *slopes)} == {(1, 2, 600, 16)}
+    assert {t.dtype for t in (y, *slopes)} == {dtype}

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from formers.attention.request import Request
 from formers.attention.tiles import SHUT, Place, Shape, Tile, Tiles, tiles, unit
 from formers.core import Range
-from formers.core.random import generator
+from formers.core.random import fresh, generator
 from formers.patterns import Pattern
 from formers.patterns.plan import pairs
 
@@ -64,7 +64,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by pieces."""
     if q.numel() == 0:
         return torch.zeros_like(v)
-    seed = int(torch.randint(1 << 62, ())) if request.dropout else 0
+    seed = fresh() if request.dropout else 0
     attention: Callable[..., Tensor] = Blocked.apply
     return attention(q, k, v, request.valid, request.pattern, request.scale, request.dropout, seed)
 

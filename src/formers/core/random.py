@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 
 def key(seed: int, *keys: int | str) -> int:
@@ -18,3 +19,9 @@ def generator(seed: int, *keys: int | str, device: torch.device | str = "cpu") -
     made = torch.Generator(device)
     made.manual_seed(key(seed, *keys))
     return made
+
+
+def fresh() -> int:
+    """A seed drawn from torch's own generator, so that whoever sets or restores that one has the same again."""
+    with unset_fake_temporarily():  # fake tensors have no numbers
+        return int(torch.randint(1 << 62, (), device="cpu"))
