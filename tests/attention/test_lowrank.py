@@ -20,7 +20,9 @@ from helpers import close, gradients, refused
 SHARINGS = ("none", "headwise", "key-value", "layerwise")
 HEADS, DIM, LENGTH, RANK = 3, 12, 10, 4
 SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=5, value_dim=5, length=LENGTH, steps=1, dropout=0.0, attention_dropout=0.0)
-KINDS = [LowRank(rank=RANK, sharing=s, projection=p) for p in ("linear", "conv") for s in SHARINGS] + [LowRank(rank=RANK, projection="mean")]
+KINDS = [LowRank(rank=RANK, sharing=s, projection=p) for p in ("linear", "conv") for s in SHARINGS] + [
+    LowRank(rank=RANK, projection="mean")
+]
 SWEPT = pytest.mark.parametrize("part", KINDS, ids=lambda p: f"{p.projection}-{p.sharing}")
 
 
@@ -212,7 +214,11 @@ def test_other_sharings_share_nothing_between_layers_and_a_stack_shares_nothing_
 def test_projected_keys_begin_with_the_variance_of_keys() -> None:
     sizes = Sizes(dim=64, heads=4, head_dim=16, value_dim=16, length=512, steps=1, dropout=0.0, attention_dropout=0.0)
     x = torch.randn(4, 512, 64)
-    for part in (LowRank(rank=64, sharing="headwise"), LowRank(rank=64, sharing="none"), LowRank(rank=64, sharing="none", projection="conv")):
+    for part in (
+        LowRank(rank=64, sharing="headwise"),
+        LowRank(rank=64, sharing="none"),
+        LowRank(rank=64, sharing="none", projection="conv"),
+    ):
         layer = part.build(sizes)
         k, v, valid = layer.condense(x, None)
         plain = layer.condense.kv(x)
