@@ -45,7 +45,7 @@ def linformer(
     layers: PositiveInt = 4,
     hidden: PositiveInt | None = None,
     length: PositiveInt = 256,
-    rank: PositiveInt = 64,
+    rank: PositiveInt | None = None,
     sharing: Literal["none", "headwise", "key-value", "layerwise"] = "layerwise",
     projection: Literal["linear", "mean", "conv"] = "linear",
     dropout: float = 0.1,
@@ -56,11 +56,15 @@ def linformer(
     tied: bool = True,
     embedding_scale: str = "input",
 ) -> Spec:
-    """An encoder of linear cost: `rank` projected keys instead of all; a masked language model, or with `classes` a classifier."""
+    """An encoder of linear cost: `rank` projected keys instead of all; a masked language model, or with `classes` a classifier.
+
+    The rank is 64 unless given, or the length where that is less: a share of the length would make the cost quadratic again.
+    """
     return Spec(
         name="linformer", vocab=vocab, features=features, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
         dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
-        position=positions(position), pattern=Full(), attention=LowRank(rank=rank, sharing=sharing, projection=projection),
-        residual=residual(norm), depth=Stacked(layers=layers), feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        attention=LowRank(rank=rank or min(64, length), sharing=sharing, projection=projection),
+        position=positions(position), pattern=Full(), residual=residual(norm), depth=Stacked(layers=layers),
+        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
         head=MaskedLM(tied=tied) if classes is None else Classify(classes=classes, pool=pool),
     )  # fmt: skip
