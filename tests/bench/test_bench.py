@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from formers.bench import attention, decode, plain, train
+from formers.bench import attention, decode, linformer, plain, train
 from formers.bench.timing import alternate, ratio
+from helpers import refused
 
 
 def test_things_take_turns_in_alternating_order():
@@ -55,3 +56,15 @@ def test_the_attention_bench_counts_what_the_patterns_allow():
         bound = pattern.of(256)
         assert attention._allowed(bound, 256) == bound.mask(256, attention.HEADS).sum() / attention.HEADS
         assert results[f"{name}_rate"] > 0
+
+
+def test_the_linformer_bench_has_a_slope_for_each_and_refuses_what_has_none():
+    results = linformer.bench_linformer([32, 64], rank=8, rounds=1)
+    assert set(linformer.LIMITS) <= set(results)
+    assert results["speedup"] == pytest.approx(results["dense_64_seconds"] / results["lowrank_64_seconds"])
+    assert linformer._slope([1, 2, 4], [3.0, 12.0, 48.0]) == pytest.approx(2.0)
+    assert linformer._slope([1, 2, 4], [3.0, 6.0, 12.0]) == pytest.approx(1.0)
+    with refused("[64]", "two different lengths"):
+        linformer.bench_linformer([64, 64], rank=8, rounds=1)
+    with refused("rank=99"):
+        linformer.bench_linformer([64, 128], rank=99, rounds=1)

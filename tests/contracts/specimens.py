@@ -10,7 +10,7 @@ from torch import Tensor
 
 import formers
 from formers import Model, Output, Spec, State
-from formers.attention import DotProduct
+from formers.attention import DotProduct, LowRank
 from formers.core import Part, Slot
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense, NoFeedForward
@@ -83,7 +83,15 @@ PATTERNS: dict[str, list[Pattern]] = {
 # The parts of the other slots of a spec, by slot.
 PARTS: dict[str, dict[str, list[Part]]] = {
     "position": {"NoPosition": [NoPosition()], "Learned": [Learned()], "Sinusoidal": [Sinusoidal()]},
-    "attention": {"DotProduct": [DotProduct(), DotProduct(scaled=False, bias=False)]},
+    "attention": {
+        "DotProduct": [DotProduct(), DotProduct(scaled=False, bias=False)],
+        "LowRank": [
+            *(LowRank(rank=5, sharing=sharing) for sharing in ("none", "headwise", "key-value", "layerwise")),
+            LowRank(rank=12, projection="mean"),
+            *(LowRank(rank=12, sharing=sharing, projection="conv") for sharing in ("none", "headwise", "key-value", "layerwise")),
+            LowRank(rank=9, sharing="headwise", bias=False),
+        ],
+    },
     "score": {"NoScore": [NoScore()]},
     "memory": {"NoMemory": [NoMemory()]},
     "residual": {"Bare": [Bare()], "PostNorm": [PostNorm()], "PreNorm": [PreNorm()]},
@@ -117,6 +125,14 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "position": "learned", "norm": "post", "activation": "relu", "embedding_scale": "output", **TINY},
         {"vocab": VOCAB, "position": "none", "head_dim": 3, "value_dim": 5, "activation": "swiglu", "tied": False, **TINY},
+    ],
+    "linformer": [
+        {"vocab": VOCAB, "rank": 6, **TINY},
+        {"vocab": VOCAB, "rank": 6, "sharing": "none", "position": "learned", "norm": "post", **TINY},
+        {"vocab": VOCAB, "rank": 32, "sharing": "headwise", "value_dim": 5, "tied": False, **TINY},
+        {"features": 4, "classes": 3, "rank": 9, "sharing": "key-value", **TINY},
+        {"vocab": VOCAB, "classes": 3, "pool": "first", "rank": 9, "projection": "mean", **TINY},
+        {"vocab": VOCAB, "rank": 9, "projection": "conv", **TINY},
     ],
 }
 

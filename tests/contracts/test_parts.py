@@ -10,6 +10,7 @@ import torch
 
 from contracts.specimens import CAUSAL, SPECIMENS, VOCAB, parts, slots, subject
 from formers import Spec
+from formers.attention import LowRank
 from formers.core import Part, Range, Stream
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense
@@ -23,8 +24,9 @@ SWEPT = pytest.mark.parametrize(("slot", "part"), parts(), ids=lambda p: p if is
 
 
 def with_part(slot: str, part: Part) -> Spec:
-    """A decoder with the part in its slot, or an encoder where it heads one."""
-    return (ENCODER if slot == "head" and type(part).__name__ != "LanguageModel" else DECODER).model_copy(update={slot: part})
+    """A decoder with the part in its slot, or an encoder where it heads one or cannot be causal."""
+    for_encoders = (slot == "head" and type(part).__name__ != "LanguageModel") or isinstance(part, LowRank)
+    return (ENCODER if for_encoders else DECODER).model_copy(update={slot: part})
 
 
 @SWEPT

@@ -7,14 +7,18 @@ import torch
 
 import formers
 from formers import Spec
+from formers.attention import LowRank
 from formers.core import Sizes
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.memory import Memory
 from formers.model.check import REFUSALS, Refusal, check
-from formers.patterns import Full
+from formers.patterns import Causal, Full, Local
+from formers.score import Score
 from helpers import refused
 
 PLAIN = formers.spec("decoder", vocab=10, dim=16, heads=2, layers=1)
 PAIR = formers.spec("transformer", vocab=10, dim=16, heads=2, layers=1)
+LOW = formers.spec("linformer", vocab=10, dim=16, heads=2, layers=1, length=8, rank=4)
 
 
 def but(spec: Spec, **changes: object) -> Spec:
@@ -34,6 +38,17 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PAIR, head=MaskedLM()), "MaskedLM"),
     (but(PAIR, encoder=but(PAIR.encoder, dim=8)), "dim=8"),
     (but(PAIR, encoder=but(PAIR.encoder, heads=3)), "heads=3"),
+    (but(PLAIN, attention=LowRank(rank=4)), "over the future"),
+    (but(PAIR, attention=LowRank(rank=4)), "over the future"),
+    (but(LOW, pattern=Causal()), "linformer cannot be causal"),
+    (but(LOW, pattern=Local(window=3, causal=False)), "Local"),
+    (but(PAIR, attention=LowRank(rank=4), pattern=Full(), head=NoHead()), "cross-attention"),
+    (but(LOW, memory=Memory.model_construct()), "NoMemory"),
+    (but(LOW, score=Score.model_construct()), "NoScore"),
+    (but(LOW, attention=LowRank(rank=9)), "rank=9"),
+    (but(LOW, attention=LowRank(rank=4, projection="conv"), value_dim=5), "sharing=headwise"),
+    (but(LOW, attention=LowRank(rank=4, projection="conv", sharing="key-value"), value_dim=5), "width 5"),
+    (but(PAIR, encoder=but(PAIR.encoder, attention=LowRank(rank=1000))), "rank=1000"),
 ]
 ALLOWED = [
     PLAIN,
@@ -43,6 +58,11 @@ ALLOWED = [
     but(PLAIN, pattern=Full(), head=NoHead()),
     but(PLAIN, vocab=None, features=4, pattern=Full(), head=Classify(classes=2)),
     but(PAIR, encoder=but(PAIR.encoder, dim=8, vocab=7)),
+    LOW,
+    but(LOW, attention=LowRank(rank=8)),
+    but(LOW, attention=LowRank(rank=4, projection="conv", sharing="headwise"), value_dim=5),
+    but(LOW, attention=LowRank(rank=4, projection="mean"), value_dim=5),
+    but(PAIR, encoder=but(PAIR.encoder, attention=LowRank(rank=4))),
 ]
 
 

@@ -138,6 +138,31 @@ def test_the_views_of_a_stack_are_its_maps(name: str) -> None:
         views_of(model, "a", "b")
 
 
+@pytest.mark.parametrize(("projection", "keys"), [("linear", 4), ("mean", 2)])
+def test_projected_keys_are_numbered_and_never_called_tokens(projection: str, keys: int, tmp_path: Path) -> None:
+    model = formers.create("linformer", vocab=256, dim=16, heads=2, layers=3, length=12, rank=4, projection=projection)
+    (view,) = views_of(model, "01 23")
+    assert view.queries == ["0", "1", "␣", "2", "3"]
+    assert view.keys == [f"⟨{number}⟩" for number in range(keys)]
+    assert view.projected
+    assert not view.same
+    assert view.sides == ("query", "projected key")
+    close(view.weights, torch.stack(model.inspect(torch.tensor([list(b"01 23")])).attention)[:, 0], 1e-6)
+    assert by_words(view).keys == view.keys, "projected keys make no words"
+    assert "projected key across. A projected key is made of many tokens." in draw_map(view, columns=200)
+    page = attention_page([view])
+    assert '"projected":true' in page
+    assert '"keys":"projected key"' in page
+    drawn = save_heads(view, tmp_path / "heads.svg").read_text()
+    assert "tokens" not in drawn
+    spec = formers.spec("transformer", vocab=258, dim=16, heads=2, layers=1, length=12)
+    pair = formers.build(spec.replace(encoder=spec.encoder.replace(attention=model.spec.attention)))
+    pair.tokenizer = BYTES
+    encoder, own, cross = views_of(pair, "01 23", "4")
+    assert (encoder.projected, own.projected, cross.projected) == (True, False, False)
+    assert (encoder.keys, own.keys, cross.keys) == (view.keys, own.queries, view.queries)
+
+
 def test_the_views_of_an_encoder_decoder_are_three() -> None:
     model = seq2seq()
     views = views_of(model, "ab c", "dé")

@@ -94,6 +94,48 @@ def test_the_parts_of_an_encoder_decoder():
     assert flops["cross-attention scores"] == flops["attention scores"] == flops["encoder attention scores"] == N * 32 * 32 * 4 * D
 
 
+R = 16
+"""The rank of a Linformer: E and F on x, and keys and values from R rows, unless each head has an E and an F of its own."""
+LOW = {
+    "none": lambda n: n * (8 * D * D + 4 * R * D),
+    "headwise": lambda n: n * (4 * D * D + 4 * R * D) + R * 4 * D * D,
+    "key-value": lambda n: n * (4 * D * D + 2 * R * D) + R * 4 * D * D,
+    "layerwise": lambda n: n * (4 * D * D + 2 * R * D) + R * 4 * D * D,
+}
+
+
+@pytest.mark.parametrize("sharing", LOW)
+def test_the_parts_of_a_linformer(sharing):
+    spec = formers.spec("linformer", **SIZES, length=256, rank=R, sharing=sharing)
+    for n in (64, 256):
+        assert Costs(spec).at(n).forward.flops == {
+            "attention projections": N * LOW[sharing](n),
+            "attention scores": N * n * R * 4 * D,
+            "feed-forward": N * n * 4 * D * F,
+            "head": n * 2 * D * V,
+        }
+
+
+@pytest.mark.parametrize("options", [*({"sharing": s} for s in LOW), {"projection": "mean"}, {"projection": "conv"}], ids=str)
+def test_a_linformer_costs_twice_as_much_at_twice_the_length(options):
+    short, long = (Costs(formers.spec("linformer", **SIZES, length=n, rank=64, **options), 2).at(n) for n in (2048, 4096))
+    dense = [Costs(formers.spec("encoder", **SIZES), 2).at(n) for n in (2048, 4096)]
+    for figure in (lambda c: c.forward.total, lambda c: c.training.total, lambda c: c.training.activations, lambda c: c.training.peak):
+        assert figure(long) / figure(short) == pytest.approx(2.0, abs=0.05)
+    assert long.forward.scores == 2 * short.forward.scores
+    assert dense[1].forward.scores == 4 * dense[0].forward.scores
+
+
+@pytest.mark.parametrize("options", [*({"sharing": s} for s in LOW), {"projection": "mean"}, {"projection": "conv"}], ids=str)
+def test_real_runs_of_a_linformer_agree(options):
+    spec = formers.spec("linformer", **SIZES, length=256, rank=R, **options)
+    costs, model = Costs(spec, 2), formers.build(spec)
+    for n in (64, 256):
+        found = measured(model, 2, n)
+        for what, figure in predicted(costs, n).items():
+            assert figure == pytest.approx(found[what], rel=NEAR), (n, what)
+
+
 def test_fixed_memory_is_that_of_real_weights_and_their_optimiser():
     costs = Costs(spec_of("transformer"))
     model = formers.create("transformer", **SIZES)

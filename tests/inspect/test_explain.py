@@ -151,3 +151,23 @@ def test_units_are_readable():
     assert [in_bytes(n) for n in (0, 512, 1023, 1024, 4 << 20, 1536 << 20)] == [
         "0 B", "512 B", "1.00 KiB", "1.00 KiB", "4.00 MiB", "1.50 GiB",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dim", "rank", "options", "ever"),
+    [
+        (64, 16, {}, False),
+        (64, 16, {"sharing": "none"}, False),
+        (8, 512, {"sharing": "headwise"}, False),  # the projections cost as much as the scores
+        (8, 512, {"sharing": "layerwise"}, True),
+        (8, 2048, {"projection": "mean"}, True),
+    ],
+)
+def test_where_attention_over_projected_keys_costs_as_much_as_all_else(dim, rank, options, ever):
+    facts = explain_facts(subject("linformer", vocab=9, options=dict(dim=dim, heads=4, rank=rank, hidden=8, length=2048, **options)))
+    assert (facts["even"] is not None) == ever
+    for row in facts["lengths"]:
+        more = row["scores_share"]["forward"] >= 0.5
+        assert more == (ever and row["length"] >= facts["even"]), row
+    assert [row["length"] for row in facts["lengths"]] == [128, 512, 2048]
+    assert "8192 tokens" in facts["beyond"]

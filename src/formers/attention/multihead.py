@@ -28,9 +28,17 @@ EVERYTHING = Full()
 class Attention(Slot):
     """How keys are found or made."""
 
-    def build(self, sizes: Sizes, pattern: Pattern, score: Score) -> nn.Module:
+    def common(self, sizes: Sizes) -> nn.Module | None:
+        """What the sublayers of all blocks of a stack share; the stack makes it once and owns it. None where they share nothing."""
+        return None
+
+    def condensed(self, sizes: Sizes, tokens: int) -> int | None:
+        """The number of keys that are made of so many tokens; None where every token is a key of its own."""
+        return None
+
+    def build(self, sizes: Sizes, pattern: Pattern, score: Score, common: nn.Module | None = None) -> nn.Module:
         """The self-attention sublayer; its forward is forward(x, stream, past, step) -> (y, what it leaves behind)."""
-        raise TypeError(f"{type(self).__name__} builds no sublayer: define build(sizes, pattern, score).")
+        raise TypeError(f"{type(self).__name__} builds no sublayer: define build(sizes, pattern, score, common).")
 
     def build_cross(self, sizes: Sizes, source_dim: int) -> nn.Module:
         """The cross-attention sublayer over stream.source; its forward is that of self-attention."""
@@ -43,7 +51,7 @@ class DotProduct(Attention):
     scaled: bool = True
     bias: bool = True
 
-    def build(self, sizes: Sizes, pattern: Pattern, score: Score = NoScore()) -> SelfAttention:
+    def build(self, sizes: Sizes, pattern: Pattern, score: Score = NoScore(), common: nn.Module | None = None) -> SelfAttention:
         return SelfAttention(sizes, pattern, score, self)
 
     def build_cross(self, sizes: Sizes, source_dim: int) -> CrossAttention:

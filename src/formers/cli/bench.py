@@ -54,6 +54,20 @@ def attention(
 
 
 @app.command()
+def linformer(
+    length: Annotated[list[int] | None, typer.Option(help="A length to time; may be repeated, two at least.", min=1)] = None,
+    rank: Annotated[int, typer.Option(help="How many projected keys there are.", min=1)] = 64,
+    rounds: Rounds = 5,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """Forward and backward passes of a low-rank attention sublayer beside dense ones, and how both grow with the length."""
+    from formers.bench.linformer import LENGTHS, LIMITS, bench_linformer
+
+    _end(bench_linformer(length or LENGTHS, rank, rounds), LIMITS, check, json)
+
+
+@app.command()
 def explain(
     length: Annotated[list[int] | None, typer.Option(help="A length to compare at; may be repeated.", min=2)] = None,
     batch: Annotated[int, typer.Option(help="How many rows are read at a time.", min=1)] = 1,

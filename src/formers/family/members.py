@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from formers.core import FormersError, nearest
 from formers.core.part import checked
-from formers.family import transformer
+from formers.family import linformer, transformer
 from formers.model import Model, Spec, build
 
 
@@ -20,6 +20,8 @@ class Member(NamedTuple):
     presets: Mapping[str, Mapping[str, Any]]
     training: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     """By preset, "" where none is chosen."""
+    never: Mapping[str, str] = MappingProxyType({})
+    """Options that people look for and that the member cannot have, each with the sentence that says why."""
 
     @property
     def options(self) -> list[str]:
@@ -31,6 +33,7 @@ MEMBERS: dict[str, Member] = {
     "transformer": Member(transformer.transformer, {"base": transformer.BASE}, transformer.TRAINING),
     "encoder": Member(transformer.encoder, {"base": transformer.BASE}),
     "decoder": Member(transformer.decoder, {"base": transformer.BASE}, {"": {"learning_rate": 2e-3}}),
+    "linformer": Member(linformer.linformer, {"base": linformer.BASE}, never=linformer.NEVER),
 }
 
 
@@ -52,6 +55,8 @@ def spec(name: str, *, preset: str | None = None, **options: Any) -> Spec:
     if preset is not None and preset not in known.presets:
         raise FormersError(f"{name} has no preset {preset!r}: {nearest(preset, known.presets)}")
     for option in options:
+        if option in known.never:
+            raise FormersError(known.never[option])
         if option not in known.options:
             raise FormersError(f"{name} has no option {option!r}: {nearest(option, known.options)}")
     chosen = {**(known.presets[preset] if preset else {}), **options}

@@ -18,7 +18,7 @@ from formers.inspect.fonts import drawable, fonts_for
 from formers.inspect.picture import TEXT, new_figure, save_figure, tidy, write_caption
 from formers.inspect.terminal import TIMES, has_unicode, lines_of, ruler, sayable
 from formers.inspect.tokens import plain_label
-from formers.inspect.views import NOTES, View, which
+from formers.inspect.views import View, which
 
 PANELS = 1024
 """The largest number of heads that are worth a picture together."""
@@ -55,7 +55,8 @@ def save_heads(view: View, path: str | Path, model: str = "") -> Path:
             if head == 0:
                 axes.set_ylabel(f"layer {layer}", fontsize=8, color=TEXT)
     _scale(figure, image, panels.ravel().tolist())
-    write_caption(figure, f"{_titled(view, model)}: {view.sides[0]} down, {view.sides[1]} across, {queries} {TIMES} {keys} tokens.")
+    things = "" if view.projected else " tokens"
+    write_caption(figure, f"{_titled(view, model)}: {view.sides[0]} down, {view.sides[1]} across, {queries} {TIMES} {keys}{things}.")
     return save_figure(figure, path)
 
 
@@ -87,7 +88,7 @@ def save_map(view: View, path: str | Path, layer: int | None = None, head: int |
     axes.tick_params(labelsize=size if longest <= LABELS else 8)
     axes.tick_params(axis="x", rotation=90 if upright else 0)
     _scale(figure, image, [axes])
-    write_caption(figure, f"{_titled(view, model)}, {which(view, layer, head)}. {NOTES.get(view.title, '')}".rstrip())
+    write_caption(figure, f"{_titled(view, model)}, {which(view, layer, head)}. {view.note}".rstrip())
     return save_figure(figure, path)
 
 
@@ -108,7 +109,7 @@ def draw_map(view: View, layer: int | None = None, head: int | None = None, colu
     lines = _heading(keys, left, wide) if wide == 2 else [" " * left + ruler(math.ceil(len(keys) / across), 1, across)]
     for label, marks in zip(rows, _pooled(weights, down, across).tolist(), strict=True):
         lines.append(" " * (left - 1 - cell_len(label)) + label + " " + "".join(_mark(w) * wide for w in marks).rstrip())
-    words = f"{view.title}, {which(view, layer, head)}: {view.sides[0]} down, {view.sides[1]} across. {NOTES.get(view.title, '')}".rstrip()
+    words = f"{view.title}, {which(view, layer, head)}: {view.sides[0]} down, {view.sides[1]} across. {view.note}".rstrip()
     if down * across > 1:
         words += f" Each mark is the strongest of {across} keys {TIMES} {down} queries."
     words += " Of a row's weight · is none, ░ up to 6%, ▒ 25%, ▓ 56%, █ more."

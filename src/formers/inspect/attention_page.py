@@ -22,7 +22,7 @@ from torch import Tensor
 
 from formers import __version__
 from formers.core import FormersError
-from formers.inspect.views import NOTES, View
+from formers.inspect.views import View
 from formers.model.files import write
 
 FINE = 1_000_000
@@ -85,8 +85,9 @@ def _packed(view: View, bits: int) -> dict[str, Any]:
         "queries": view.queries,
         "keys": view.keys,
         "names": dict(zip(("queries", "keys"), view.sides, strict=True)),
-        "note": NOTES.get(view.title, ""),
+        "note": view.note,
         "same": view.same,
+        "projected": view.projected,
         "layers": view.layers,
         "heads": view.heads,
         "bits": bits,

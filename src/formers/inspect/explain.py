@@ -122,12 +122,16 @@ def _even(costs: Costs, rows: Sequence[Cost]) -> int | None:
     """The length at which attention over pairs costs as much as everything else in a forward pass; None where it never does."""
     few = rows[0] if len(rows) > 1 else costs.at(2)
     seen = [(few.length, few.forward), (rows[-1].length, rows[-1].forward)]
+    # What is nearly a straight line is the excess of a token; of attention whose price of a token does not grow, that of all tokens.
+    grows = seen[1][1].scores * seen[0][0] > seen[0][1].scores * seen[1][0]
     for _ in range(8):
         (a, first), (b, last) = seen[-2:]
-        excess = [(2 * step.scores - step.total) / length for length, step in ((a, first), (b, last))]
+        excess = [(2 * step.scores - step.total) / (length if grows else 1) for length, step in ((a, first), (b, last))]
         if a == b or excess[1] == excess[0]:
             return None
         guess = round(b - excess[1] * (b - a) / (excess[1] - excess[0]))
+        if not grows and guess < 1 and excess[1] > 0:
+            return 1  # it always does
         if not 1 <= guess <= LONGEST:
             return None
         if guess in (a, b):

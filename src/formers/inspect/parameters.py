@@ -17,6 +17,7 @@ HOMES = {
     "source_embedding": "embedding",
     "position": "positions",
     "attention": "attention",
+    "common": "attention",
     "cross": "cross-attention",
     "feedforward": "feed-forward",
     "join_attention": "residual",

@@ -15,8 +15,8 @@ from torch import Tensor
 from formers.core import FormersError
 from formers.data import Tokenizer
 from formers.generation import generate, tokenizer_of
-from formers.inspect.tokens import label_bytes, token_labels, visible
-from formers.model import Model, Seq2Seq, StackModel
+from formers.inspect.tokens import CLOSE, OPEN, label_bytes, token_labels, visible
+from formers.model import Model, Seq2Seq, Spec, StackModel
 
 SELF, ENCODER, CROSS, ALIGNMENT = "self-attention", "encoder self-attention", "cross-attention", "alignment"
 KINDS = {"self": SELF, "encoder": ENCODER, "cross": CROSS}
@@ -28,6 +28,7 @@ NOTES = {
     ALIGNMENT: "A row is where the decoder looked to write that part of the target.",
 }
 """What a row is, where that needs saying."""
+MIXTURES = "A projected key is made of many tokens."
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,8 @@ class View:
     """The tokens that are looked at, as labels."""
     weights: Tensor
     """(layers, heads, queries, keys), float32; rows sum to 1 or are 0."""
+    projected: bool = False
+    """Whether the keys are made of many tokens each, and are numbered."""
 
     def __post_init__(self) -> None:
         wanted = (len(self.queries), len(self.keys))
@@ -63,12 +66,19 @@ class View:
     @property
     def same(self) -> bool:
         """Whether the same tokens stand on both sides: not where a target happens to repeat its source."""
-        return self.title in (SELF, ENCODER) and self.queries == self.keys
+        return self.title in (SELF, ENCODER) and self.queries == self.keys and not self.projected
 
     @property
     def sides(self) -> tuple[str, str]:
         """What the tokens that look and those that are looked at are called."""
-        return ("target", "source") if self.title in (CROSS, ALIGNMENT) else ("query", "key")
+        if self.title in (CROSS, ALIGNMENT):
+            return "target", "source"
+        return "query", "projected key" if self.projected else "key"
+
+    @property
+    def note(self) -> str:
+        """What needs saying about rows or columns."""
+        return MIXTURES if self.projected else NOTES.get(self.title, "")
 
     def chosen(self, layer: int | None = None, head: int | None = None) -> Tensor:
         """The weights (queries, keys) of a layer and a head, counted from 0; the mean over those left out."""
@@ -96,8 +106,7 @@ def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
         raise FormersError(f"{model.spec.name or 'this model'} reads one text and writes no target: leave the target out.")
     if not isinstance(model, StackModel):
         raise FormersError(f"{model.spec.name or 'this model'} has no attention to look at: use a member that has.")
-    labels = token_labels(tokenizer, source)
-    return [View(SELF, labels, labels, _stacked(model.inspect(read).attention))]
+    return [_view(SELF, model.spec, token_labels(tokenizer, source), model.inspect(read).attention)]
 
 
 def _two_sided(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str | None) -> list[View]:
@@ -110,11 +119,20 @@ def _two_sided(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str
     ids = [begin, *ids]
     seen = model.inspect(source, torch.tensor([ids], device=source.device))
     read, wrote = token_labels(tokenizer, source[0].tolist()), token_labels(tokenizer, ids)
+    assert model.spec.encoder is not None
     return [
-        View(ENCODER, read, read, _stacked(seen.encoder)),
-        View(SELF, wrote, wrote, _stacked(seen.attention)),
+        _view(ENCODER, model.spec.encoder, read, seen.encoder),
+        _view(SELF, model.spec, wrote, seen.attention),
         View(CROSS, wrote, read, _stacked(seen.cross)),
     ]
+
+
+def _view(title: str, spec: Spec, labels: list[str], maps: list[Tensor]) -> View:
+    """The self-attention of a stack over the tokens of these labels, or over the keys that it makes of them."""
+    made = spec.attention.condensed(spec.sizes, len(labels))
+    if made is None:
+        return View(title, labels, labels, _stacked(maps))
+    return View(title, labels, [f"{OPEN}{number}{CLOSE}" for number in range(made)], _stacked(maps), projected=True)
 
 
 def _stacked(maps: list[Tensor]) -> Tensor:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from formers.attention import LowRank
 from formers.core import FormersError
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.memory import NoMemory
 from formers.model.spec import Spec
+from formers.patterns import Full
+from formers.score import NoScore
 
 
 class Refusal(NamedTuple):
@@ -53,7 +57,60 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: s.encoder is not None and isinstance(s.head, (Classify, MaskedLM)),
         lambda s: f"the decoder of an encoder-decoder writes tokens: give it the LanguageModel head instead of {type(s.head).__name__}.",
     ),
+    Refusal(
+        lambda s: isinstance(s.attention, LowRank) and s.pattern.is_causal,
+        lambda s: (
+            f"{s.name or 'LowRank attention'} cannot be causal: it projects over the future, because each of its keys is made of the whole "
+            "row; use the decoder or another causal member, or LowRank in an encoder."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.attention, LowRank) and not isinstance(s.pattern, Full),
+        lambda s: (
+            f"{type(s.pattern).__name__} says which tokens are seen, and the keys of LowRank attention are mixtures of tokens: "
+            "give it the pattern Full, or use DotProduct attention."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.attention, LowRank) and s.encoder is not None,
+        lambda s: "LowRank attention has no cross-attention: give the decoder DotProduct; its encoder may have LowRank.",
+    ),
+    Refusal(
+        lambda s: isinstance(s.attention, LowRank) and not isinstance(s.memory, NoMemory),
+        lambda s: f"LowRank attention projects one row as a whole and has no place for {type(s.memory).__name__}: give it NoMemory.",
+    ),
+    Refusal(
+        lambda s: isinstance(s.attention, LowRank) and not isinstance(s.score, NoScore),
+        lambda s: (
+            f"{type(s.score).__name__} is a term for pairs of tokens, and LowRank attention has mixtures of them as keys: give it NoScore."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.attention, LowRank) and s.attention.rank > s.length,
+        lambda s: (
+            f"rank={_low(s).rank} is more than length={s.length}, and a projection makes keys fewer: "
+            f"choose a rank of at most {s.length}, or a larger length."
+        ),
+    ),
+    Refusal(
+        lambda s: (
+            isinstance(s.attention, LowRank)
+            and s.attention.projection == "conv"
+            and s.attention.sharing in ("key-value", "layerwise")
+            and s.sizes.head_dim != s.sizes.value_dim
+        ),
+        lambda s: (
+            f"one convolution cannot serve keys of width {s.sizes.head_dim} and values of width {s.sizes.value_dim}: "
+            f"leave value_dim out, or use sharing=headwise instead of {_low(s).sharing}."
+        ),
+    ),
 )
+
+
+def _low(spec: Spec) -> LowRank:
+    """The attention of a spec that is known to be low-rank."""
+    assert isinstance(spec.attention, LowRank)
+    return spec.attention
 
 
 def check(spec: Spec) -> None:

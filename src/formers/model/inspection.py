@@ -18,6 +18,7 @@ from formers.model.modes import evaluating
 
 if TYPE_CHECKING:
     from formers.model.model import Model, Output
+    from formers.model.spec import Spec
 
 WEIGHTS = 1 << 29
 """The largest number of attention weights that an inspection keeps."""
@@ -31,7 +32,10 @@ class Inspection:
 
     output: Output
     attention: list[Tensor] = field(default_factory=list)
-    """Self-attention weights of each step, (batch, heads, queries, keys); with a state the past stands before the tokens."""
+    """Self-attention weights of each step, (batch, heads, queries, keys); with a state the past stands before the tokens.
+
+    Keys are the tokens, unless the attention makes keys of them (LowRank): these are numbered.
+    """
     cross: list[Tensor] = field(default_factory=list)
     """Cross-attention weights of each step, (batch, heads, target, source); of encoder-decoders."""
     encoder: list[Tensor] = field(default_factory=list)
@@ -63,13 +67,22 @@ def inspect_pass(
         output = run(watch)
     orders = {side: None if m is None else compact(m) for side, m in (("target", mask), ("source", source_mask))}
     sides = {"attention": ("target", "target"), "cross": ("target", "source"), "encoder attention": ("source", "source")}
+    made = {"attention": _condenses(model.spec), "cross": False, "encoder attention": _condenses(model.spec.encoder)}
     seen = {name: [by_step[step] for step in sorted(by_step)] for name, by_step in watch.notes.items()}
-    maps = {name: [_in_order(a, *(orders[s] for s in sides[name])) for a in seen.pop(name, [])] for name in sides}
+    maps = {}
+    for name, (queries, keys) in sides.items():
+        rows, columns = orders[queries], None if made[name] else orders[keys]
+        maps[name] = [_in_order(a, rows, columns) for a in seen.pop(name, [])]
     norms = {}
     for name in [name for name in seen if name.endswith(NORM)]:
         order = orders["source" if name.startswith("encoder ") else "target"]
         norms[name.removesuffix(NORM)] = torch.stack([n if order is None else order.undo(n) for n in seen.pop(name)])
     return Inspection(output, maps["attention"], maps["cross"], maps["encoder attention"], norms, seen)
+
+
+def _condenses(spec: Spec | None) -> bool:
+    """Whether the keys of a stack are made of its tokens instead of being these, so that they have an order of their own."""
+    return spec is not None and spec.attention.condensed(spec.sizes, 1) is not None
 
 
 def _in_order(weights: Tensor, queries: Compaction | None, keys: Compaction | None) -> Tensor:

@@ -64,7 +64,8 @@ class Seq2Seq(Model):
         (batch, n), (_, m) = size_of(target), size_of(source)
         reader = self.spec.encoder
         assert reader is not None
-        weights = batch * (reader.depth.steps * reader.heads * m * m + self.spec.depth.steps * self.spec.heads * n * (n + m))
+        keys = reader.attention.condensed(reader.sizes, m) or m
+        weights = batch * (reader.depth.steps * reader.heads * m * keys + self.spec.depth.steps * self.spec.heads * n * (n + m))
         return inspect_pass(
             self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, watch=watch), weights, mask, source_mask
         )

@@ -21,10 +21,10 @@ SUBLAYERS = ("attention", "cross", "feedforward")
 class Block(nn.Module):
     """One depth step: every sublayer in its join."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, common: nn.Module | None = None) -> None:
         super().__init__()
         sizes, residual = spec.sizes, spec.residual
-        self.attention = spec.attention.build(sizes, spec.pattern, spec.score)
+        self.attention = spec.attention.build(sizes, spec.pattern, spec.score, common)
         self.join_attention = residual.build(spec.dim, spec.dropout)
         if spec.encoder is not None:
             self.cross = spec.attention.build_cross(sizes, spec.encoder.dim)
@@ -58,7 +58,8 @@ class Stack(nn.Module):
         super().__init__()
         self.position = spec.position.build(spec.sizes)
         self.drop = nn.Dropout(spec.dropout)
-        self.depth = spec.depth.build(lambda: Block(spec))
+        self.common = spec.attention.common(spec.sizes)
+        self.depth = spec.depth.build(lambda: Block(spec, self.common))
         self.final = spec.residual.final(spec.dim)
 
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:

@@ -255,10 +255,12 @@ def _continued(member: str, run: Path, data: str, preset: str | None, sizes: dic
 
 def _sorted(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The options of the member, of the training and of the reading; a name that is none of them is refused."""
-    sizes = find_member(member).options
+    sizes, never = find_member(member).options, find_member(member).never
     kinds: list[type[Part]] = [Settings, Reading]
     rest, reading = ([f for f in kind.model_fields if f not in sizes] for kind in kinds)
     for name in options:
+        if name in never:
+            raise FormersError(never[name])
         if name not in (*sizes, *rest, *reading):
             raise FormersError(f"{member} has no option {name!r}, nor has its training: {nearest(name, [*sizes, *rest, *reading])}")
     return tuple({n: v for n, v in options.items() if n in names} for names in (sizes, rest, reading))  # type: ignore[return-value]

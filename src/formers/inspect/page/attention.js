@@ -124,7 +124,7 @@
     buildTokens(v);
     buildGrid(v);
     $("footer").textContent =
-      `${v.layers} layer${v.layers > 1 ? "s" : ""} of ${v.heads} head${v.heads > 1 ? "s" : ""}, ${v.queries.length} × ${v.keys.length} tokens. ` +
+      `${v.layers} layer${v.layers > 1 ? "s" : ""} of ${v.heads} head${v.heads > 1 ? "s" : ""}, ${v.queries.length} × ${v.keys.length}${v.projected ? "" : " tokens"}. ` +
       `Weights are stored to ±${(50 / full(v)).toPrecision(1)} %. Shades follow the square root of the share. ` +
       (v.note ? `${v.note} ` : "") +
       `Made by formers ${data.version}; this page works offline and loads nothing.`;
@@ -198,7 +198,7 @@
     }
     $("matrix-title").textContent = `${v.title}, layer ${now.layer}, ${headName(now.head)}`;
     $("map").setAttribute("aria-label",
-      `Heat map of ${v.title}, layer ${now.layer}, ${headName(now.head)}: ${v.queries.length} rows of tokens that look, ${v.keys.length} columns of tokens looked at.`);
+      `Heat map of ${v.title}, layer ${now.layer}, ${headName(now.head)}: ${v.queries.length} rows of tokens that look, ${v.keys.length} columns of ${v.projected ? "projected keys" : "tokens"} looked at.`);
     showTokens();
     drawMap();
   };

@@ -1,0 +1,70 @@
+"""Linformer (Wang et al., 2020): an encoder whose keys and values are projected along the length, so that attention costs n x rank.
+
+Equations E120-E122; docs/linformer.md.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import PositiveInt
+
+from formers.attention import LowRank
+from formers.depth import Stacked
+from formers.family.parts import position as positions
+from formers.family.parts import residual
+from formers.feedforward import Dense
+from formers.heads import Classify, MaskedLM
+from formers.model import Spec
+from formers.patterns import Full
+
+# RoBERTa-base with the projections of the paper's best row at length 512 (table 2): rank 256, one matrix for all ("shared kv, layer").
+BASE = {
+    "dim": 768, "heads": 12, "layers": 12, "hidden": 3072, "length": 512, "rank": 256, "sharing": "layerwise", "projection": "linear",
+    "dropout": 0.1, "attention_dropout": 0.1, "norm": "post", "position": "learned", "activation": "gelu", "embedding_scale": "none",
+}  # fmt: skip
+
+NEVER = {
+    "causal": (
+        "linformer cannot be causal: each of its projected keys is made of the whole row, so that the past would see the future; "
+        "use the decoder or another causal member, and leave causal out."
+    )
+}
+
+
+def linformer(
+    *,
+    vocab: PositiveInt | None = None,
+    features: PositiveInt | None = None,
+    classes: PositiveInt | None = None,
+    pool: str = "mean",
+    dim: PositiveInt = 128,
+    heads: PositiveInt = 4,
+    head_dim: PositiveInt | None = None,
+    value_dim: PositiveInt | None = None,
+    layers: PositiveInt = 4,
+    hidden: PositiveInt | None = None,
+    length: PositiveInt = 256,
+    rank: PositiveInt | None = None,
+    sharing: Literal["none", "headwise", "key-value", "layerwise"] = "layerwise",
+    projection: Literal["linear", "mean", "conv"] = "linear",
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    norm: str = "pre",
+    position: str = "sinusoidal",
+    activation: str = "gelu",
+    tied: bool = True,
+    embedding_scale: str = "input",
+) -> Spec:
+    """An encoder of linear cost: `rank` projected keys instead of all; a masked language model, or with `classes` a classifier.
+
+    The rank is 64 unless given, or the length where that is less: a share of the length would make the cost quadratic again.
+    """
+    return Spec(
+        name="linformer", vocab=vocab, features=features, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
+        dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
+        attention=LowRank(rank=rank or min(64, length), sharing=sharing, projection=projection),
+        position=positions(position), pattern=Full(), residual=residual(norm), depth=Stacked(layers=layers),
+        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        head=MaskedLM(tied=tied) if classes is None else Classify(classes=classes, pool=pool),
+    )  # fmt: skip
