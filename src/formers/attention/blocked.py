@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from formers.attention.request import Request
 from formers.core import Range
+from formers.patterns import Pattern
 from formers.patterns.plan import Chosen, Grid, Piece, Plan, Round, Where
 
 forward_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -44,8 +45,8 @@ def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     n = request.queries.length
     if n < SHORTEST:
         return f"below {SHORTEST} tokens all pairs are computed as fast"
-    heads = request.heads if request.pattern.by_head else 1
-    share = sum(piece.pairs for head in range(heads) for pieces in request.pattern.pieces(n, head) for piece in pieces) / (n * n * heads)
+    heads, pattern = request.heads if request.pattern.by_head else 1, request.pattern.of(n)
+    share = sum(piece.pairs for head in range(heads) for pieces in pattern.pieces(n, head) for piece in pieces) / (n * n * heads)
     if share > (0.2 if request.pattern.is_causal else 0.4):
         return f"the pattern's pieces hold {share:.0%} of all pairs"
     return None
@@ -53,6 +54,8 @@ def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by pieces; heads of one plan together."""
+    if request.uneven:
+        return _rows(q, k, v, request)
     if not request.pattern.by_head:
         return _run(q, k, v, request.pattern.pieces(q.shape[2]), request)
     alike: list[tuple[Plan, list[int]]] = []
@@ -66,6 +69,25 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     order = [head for _, heads in alike for head in heads]
     parts = [_run(q[:, heads], k[:, heads], v[:, heads], plan, request) for plan, heads in alike]
     return torch.cat(parts, dim=1)[:, [order.index(head) for head in range(q.shape[1])]]
+
+
+def _rows(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
+    """Attention of padded rows whose pattern depends on where they end: rows of one pattern together, cut off behind the longest."""
+    assert request.valid is not None
+    # What is read from the device here chooses a plan, not an executor: plans are made of numbers.
+    ends, counts = (number.tolist() for number in (request.ends(), request.valid.sum(dim=1)))
+    alike: dict[Pattern, list[int]] = {}
+    for row, end in enumerate(ends):
+        if end:
+            alike.setdefault(request.pattern.of(end), []).append(row)
+    out = torch.zeros_like(v) + v[:, :, :0].sum()  # a sum of nothing: a batch of padding has a gradient, too
+    for pattern, rows in alike.items():
+        n = max(ends[row] for row in rows)
+        valid = None if all(counts[row] == n for row in rows) else request.valid[rows, :n]
+        here = request._replace(pattern=pattern, queries=Range(0, n), keys=Range(0, n), valid=valid)
+        out[rows, :, :n] = run(q[rows, :, :n], k[rows, :, :n], v[rows, :, :n], here)
+    behind = torch.arange(q.shape[2], device=q.device) >= request.ends()[:, None]
+    return out.masked_fill(behind[:, None, :, None], 0.0)
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, plan: Plan, request: Request) -> Tensor:

@@ -6,6 +6,7 @@ never negative; arguments are Python integers or tensors that broadcast.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TypeVar
 
@@ -14,9 +15,12 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 
 from formers.core import FormersError, Range, Slot
-from formers.patterns.plan import Plan, scan
+from formers.patterns.plan import Plan, scan, scan_blocks
 
 Integer = TypeVar("Integer", int, Tensor)
+
+COARSE = 16
+"""From so many positions on, alike ones are taken together in a plan; smaller blocks would waste the kernel."""
 
 
 class Pattern(Slot):
@@ -32,9 +36,23 @@ class Pattern(Slot):
         """Whether heads differ."""
         return False
 
+    @property
+    def by_length(self) -> bool:
+        """Whether the sets depend on where a row ends, and nobody has said yet where: then `of` or `allows_in` must be asked."""
+        return False
+
+    @property
+    def grain(self) -> int:
+        """Positions of an aligned block of so many see, and are seen, alike; 1 where nothing is known."""
+        return 1
+
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         """Whether j is in S_i: the truth that everything else is derived from."""
         raise TypeError(f"{type(self).__name__} does not say whom it allows: define allows(i, j, head).")
+
+    def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
+        """`of(length).allows(i, j, head)`, also for rows of different lengths: then `length` is a tensor that broadcasts."""
+        return self.allows(i, j, head)
 
     def at(self, layer: int) -> Pattern:
         """The pattern of one layer."""
@@ -63,7 +81,7 @@ class Pattern(Slot):
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         """The pattern over positions 0 ... n-1 as rounds of disjoint pieces, which together are exactly the pattern."""
-        return _scanned(self, n, head)
+        return _by_blocks(self, n, head) if COARSE <= self.grain < n else _scanned(self, n, head)
 
     def mask(self, length: int, heads: int = 1, layer: int = 0) -> Tensor:
         """The pattern as a boolean tensor (heads, length, length), True = may attend."""
@@ -86,6 +104,11 @@ def _scanned(pattern: Pattern, n: int, head: int) -> Plan:
     return scan(lambda i, j: torch.as_tensor(pattern.allows(i, j, head)), n)
 
 
+@lru_cache(maxsize=512)  # they are small, and a model with random blocks has one for every layer and head
+def _by_blocks(pattern: Pattern, n: int, head: int) -> Plan:
+    return scan_blocks(lambda i, j: torch.as_tensor(pattern.allows(i, j, head)), n, pattern.grain)
+
+
 class Union(Pattern):
     """a | b: query i sees what a or b lets it see."""
 
@@ -100,8 +123,19 @@ class Union(Pattern):
     def by_head(self) -> bool:
         return self.first.by_head or self.second.by_head
 
+    @property
+    def by_length(self) -> bool:
+        return self.first.by_length or self.second.by_length
+
+    @property
+    def grain(self) -> int:
+        return math.gcd(self.first.grain, self.second.grain)
+
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self.first.allows(i, j, head) | self.second.allows(i, j, head)
+
+    def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
+        return self.first.allows_in(i, j, head, length) | self.second.allows_in(i, j, head, length)
 
     def at(self, layer: int) -> Pattern:
         return self.first.at(layer) | self.second.at(layer)
@@ -139,8 +173,19 @@ class Intersection(Pattern):
     def by_head(self) -> bool:
         return self.first.by_head or self.second.by_head
 
+    @property
+    def by_length(self) -> bool:
+        return self.first.by_length or self.second.by_length
+
+    @property
+    def grain(self) -> int:
+        return math.gcd(self.first.grain, self.second.grain)
+
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self.first.allows(i, j, head) & self.second.allows(i, j, head)
+
+    def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
+        return self.first.allows_in(i, j, head, length) & self.second.allows_in(i, j, head, length)
 
     def at(self, layer: int) -> Pattern:
         return self.first.at(layer) & self.second.at(layer)

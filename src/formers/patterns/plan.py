@@ -182,3 +182,28 @@ def scan(allows: Callable[[Tensor, Tensor], Tensor], n: int) -> Plan:
         keys = Chosen(np.stack([some for _, some, _ in rows]), size)
         pieces.append(Piece(queries, keys, None if whole else np.stack([mask for _, _, mask in rows])))
     return (tuple(pieces),)
+
+
+def scan_blocks(allows: Callable[[Tensor, Tensor], Tensor], n: int, size: int) -> Plan:
+    """The plan of a pattern in which blocks of `size` positions are alike: each pair of blocks is asked for once."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    count = math.ceil(n / size)
+    found: dict[tuple[int, int, int], list[tuple[int, Numbers]]] = defaultdict(list)
+    with unset_fake_temporarily():
+        here = torch.arange(count) * size
+        each = max(1, (1 << 20) // count)
+        for first in range(0, count, each):
+            i = here[first : first + each]
+            seen = allows(i[:, None], here[None, :]).expand(len(i), count).numpy()
+            for block, row in enumerate(seen, first):
+                some = row.nonzero()[0]
+                if len(some):  # keys are in order, so that the block whose end is missing is the last of them
+                    tall, wide = min(size, n - block * size), len(some) * size - (-n % size if some[-1] == count - 1 else 0)
+                    found[len(some), tall, wide].append((block, some))
+    pieces = []
+    for (chosen, tall, wide), rows in found.items():
+        queries, keys = Chosen(np.array([[block] for block, _ in rows]), size), Chosen(np.stack([some for _, some in rows]), size)
+        real = np.outer(np.arange(size) < tall, np.arange(chosen * size) < wide)
+        pieces.append(Piece(queries, keys, None if real.all() else real))
+    return (tuple(pieces),)
