@@ -10,7 +10,7 @@ from formers import Spec
 from formers.core import Sizes
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.model.check import REFUSALS, Refusal, check
-from formers.patterns import Full
+from formers.patterns import BigBird, Causal, Full
 from helpers import refused
 
 PLAIN = formers.spec("decoder", vocab=10, dim=16, heads=2, layers=1)
@@ -28,6 +28,8 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, vocab=None, head=Classify(classes=2)), "give vocab"),
     (but(PLAIN, vocab=None, features=4), "features=4"),
     (but(PLAIN, pattern=Full()), "Full"),
+    (but(PLAIN, extra=2), "extra=2"),
+    (but(PLAIN, pattern=Causal() & BigBird(block=2)), "where a row ends"),
     (but(PAIR, encoder=but(PAIR.encoder, encoder=PAIR.encoder)), "two stacks"),
     (but(PAIR, encoder=but(PAIR.encoder, head=Classify(classes=2))), "NoHead"),
     (but(PAIR, head=Classify(classes=2)), "Classify"),
@@ -41,6 +43,8 @@ ALLOWED = [
     but(PLAIN, heads=3, head_dim=5),
     but(PLAIN, pattern=Full(), head=MaskedLM()),
     but(PLAIN, pattern=Full(), head=NoHead()),
+    but(PLAIN, pattern=Full(), head=NoHead(), extra=2),
+    but(PLAIN, pattern=Causal() & BigBird(block=2, global_blocks=1, random_blocks=0)),
     but(PLAIN, vocab=None, features=4, pattern=Full(), head=Classify(classes=2)),
     but(PAIR, encoder=but(PAIR.encoder, dim=8, vocab=7)),
 ]

@@ -56,11 +56,12 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by pieces; heads of one plan together."""
     if request.uneven:
         return _rows(q, k, v, request)
-    if not request.pattern.by_head:
-        return _run(q, k, v, request.pattern.pieces(q.shape[2]), request)
+    pattern = request.pattern.of(q.shape[2])
+    if not pattern.by_head:
+        return _run(q, k, v, pattern.pieces(q.shape[2]), request)
     alike: list[tuple[Plan, list[int]]] = []
     for head in range(q.shape[1]):
-        plan = request.pattern.pieces(q.shape[2], head)
+        plan = pattern.pieces(q.shape[2], head)
         same = next((heads for known, heads in alike if known is plan), None)
         if same is None:
             alike.append((plan, [head]))

@@ -64,7 +64,7 @@ class Request(NamedTuple):
         """True where a query may see a key, broadcasting to (batch, heads, queries, keys); None where all may."""
         if self.open:
             return None
-        ends = self.ends()[:, None, None, None] if self.uneven else None
+        ends = None if not self.pattern.by_length else self.keys.stop if self.valid is None else self.ends()[:, None, None, None]
         if isinstance(self.queries, Range) and isinstance(self.keys, Range):
             if self.valid is not None and ends is None and self.pattern.covers(self.queries, self.keys):
                 return self.valid[:, None, None, :]
@@ -80,19 +80,22 @@ class Request(NamedTuple):
             allowed = allowed & (j >= 0)[..., None, None, :]
         if self.valid is not None:
             allowed = allowed & self.valid[:, None, None, :]
-        if ends is not None:  # who stands behind the end of the row is no part of it
+        if isinstance(ends, Tensor):  # who stands behind the end of the row is no part of it
             allowed = allowed & (self.queries.tensor(device)[..., None, :, None] < ends)
         return allowed
 
 
-def _allowed(pattern: Pattern, i: Tensor, j: Tensor, heads: int, ends: Tensor | None = None) -> Tensor:
-    """Whether i sees j, over query positions (..., q) and key positions (..., k), as (..., heads or 1, q, k); ends (batch, 1, 1, 1)."""
+def _allowed(pattern: Pattern, i: Tensor, j: Tensor, heads: int, ends: int | Tensor | None = None) -> Tensor:
+    """Whether i sees j, over query positions (..., q) and key positions (..., k), as (..., heads or 1, q, k).
+
+    `ends` is where rows end, all or (batch, 1, 1, 1); None where the pattern knows.
+    """
     head = torch.arange(heads, device=i.device)[:, None, None] if pattern.by_head else 0
     i, j = i[..., None, :, None], j[..., None, None, :]
     return torch.as_tensor(pattern.allows(i, j, head) if ends is None else pattern.allows_in(i, j, head, ends))
 
 
-def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, ends: Tensor | None = None) -> Tensor:
+def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, ends: int | Tensor | None = None) -> Tensor:
     grain = pattern.grain
     if grain == 1:
         return _allowed(pattern, queries.tensor(device), keys.tensor(device), heads, ends)

@@ -16,6 +16,7 @@ HOMES = {
     "embedding": "embedding",
     "source_embedding": "embedding",
     "position": "positions",
+    "extra": "extra vectors",
     "attention": "attention",
     "cross": "cross-attention",
     "feedforward": "feed-forward",

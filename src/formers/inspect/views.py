@@ -15,8 +15,8 @@ from torch import Tensor
 from formers.core import FormersError
 from formers.data import Tokenizer
 from formers.generation import generate, tokenizer_of
-from formers.inspect.tokens import label_bytes, token_labels, visible
-from formers.model import Model, Seq2Seq, StackModel
+from formers.inspect.tokens import CLOSE, OPEN, label_bytes, token_labels, visible
+from formers.model import Model, Seq2Seq, Spec, StackModel
 
 SELF, ENCODER, CROSS, ALIGNMENT = "self-attention", "encoder self-attention", "cross-attention", "alignment"
 KINDS = {"self": SELF, "encoder": ENCODER, "cross": CROSS}
@@ -96,7 +96,7 @@ def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
         raise FormersError(f"{model.spec.name or 'this model'} reads one text and writes no target: leave the target out.")
     if not isinstance(model, StackModel):
         raise FormersError(f"{model.spec.name or 'this model'} has no attention to look at: use a member that has.")
-    labels = token_labels(tokenizer, source)
+    labels = [*extra_labels(model.spec), *token_labels(tokenizer, source)]
     return [View(SELF, labels, labels, _stacked(model.inspect(read).attention))]
 
 
@@ -110,11 +110,18 @@ def _two_sided(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str
     ids = [begin, *ids]
     seen = model.inspect(source, torch.tensor([ids], device=source.device))
     read, wrote = token_labels(tokenizer, source[0].tolist()), token_labels(tokenizer, ids)
+    assert model.spec.encoder is not None
+    inside = [*extra_labels(model.spec.encoder), *read]
     return [
-        View(ENCODER, read, read, _stacked(seen.encoder)),
+        View(ENCODER, inside, inside, _stacked(seen.encoder)),
         View(SELF, wrote, wrote, _stacked(seen.attention)),
         View(CROSS, wrote, read, _stacked(seen.cross)),
     ]
+
+
+def extra_labels(spec: Spec) -> list[str]:
+    """The labels of a stack's extra vectors, which are no tokens and stand before them."""
+    return [f"{OPEN}extra {number}{CLOSE}" for number in range(1, spec.extra + 1)]
 
 
 def _stacked(maps: list[Tensor]) -> Tensor:

@@ -42,6 +42,20 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        lambda s: s.extra > 0 and s.pattern.is_causal,
+        lambda s: (
+            f"extra={s.extra} vectors stand before the tokens to read them all, and {type(s.pattern).__name__} shows them none: "
+            "use a pattern that is not causal, or extra=0."
+        ),
+    ),
+    Refusal(
+        lambda s: s.pattern.is_causal and s.pattern.by_length,
+        lambda s: (
+            f"{type(s.pattern).__name__} depends on where a row ends, which a causal model does not know while it reads: "
+            "use Local, Strided or Fixed."
+        ),
+    ),
+    Refusal(
         lambda s: s.encoder is not None and s.encoder.encoder is not None,
         lambda s: "an encoder cannot have an encoder of its own: give two stacks at the most.",
     ),

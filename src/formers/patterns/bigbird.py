@@ -76,8 +76,8 @@ class BigBird(Pattern):
 
     def _allows(self, i: Number, j: Number, head: Number, blocks: Number | None) -> bool | Tensor:
         """Whether j is in S_i in a row of so many blocks; None where their number does not matter."""
-        a, c = i // self.block, j // self.block
-        near = abs(a - c) <= self.window // 2  # E130
+        a, c, half = i // self.block, j // self.block, self.window // 2
+        near = (a - c <= half) & (c - a <= half)  # E130
         seen = near | self._is_global(a, blocks) | self._is_global(c, blocks)
         if blocks is None:
             return (a >= 0) & (c >= 0) & seen
@@ -134,8 +134,8 @@ def mixed(x: Number) -> Number:
 
 
 def _at_least(x: Number, low: Number) -> Number:
-    return x + (low - x) * (x < low)
+    return max(x, low) if isinstance(x, int) and isinstance(low, int) else x + (low - x) * (x < low)
 
 
 def _at_most(x: Number, high: Number) -> Number:
-    return x - (x - high) * (x > high)
+    return min(x, high) if isinstance(x, int) and isinstance(high, int) else x - (x - high) * (x > high)
