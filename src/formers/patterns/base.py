@@ -15,12 +15,9 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 
 from formers.core import FormersError, Range, Slot
-from formers.patterns.plan import Plan, scan, scan_blocks
+from formers.patterns.plan import Plan, scan
 
 Integer = TypeVar("Integer", int, Tensor)
-
-COARSE = 16
-"""From so many positions on, alike ones are taken together in a plan; smaller blocks would waste the kernel."""
 
 
 class Pattern(Slot):
@@ -81,7 +78,11 @@ class Pattern(Slot):
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         """The pattern over positions 0 ... n-1 as rounds of disjoint pieces, which together are exactly the pattern."""
-        return _by_blocks(self, n, head) if COARSE <= self.grain < n else _scanned(self, n, head)
+        return _scanned(self, n, head)
+
+    def unite(self, other: Pattern, n: int, head: int) -> Plan | None:
+        """The plan of its union with another pattern; None where asking for all pairs is as good."""
+        return None
 
     def mask(self, length: int, heads: int = 1, layer: int = 0) -> Tensor:
         """The pattern as a boolean tensor (heads, length, length), True = may attend."""
@@ -104,9 +105,11 @@ def _scanned(pattern: Pattern, n: int, head: int) -> Plan:
     return scan(lambda i, j: torch.as_tensor(pattern.allows(i, j, head)), n)
 
 
-@lru_cache(maxsize=512)  # they are small, and a model with random blocks has one for every layer and head
-def _by_blocks(pattern: Pattern, n: int, head: int) -> Plan:
-    return scan_blocks(lambda i, j: torch.as_tensor(pattern.allows(i, j, head)), n, pattern.grain)
+@lru_cache(maxsize=64)
+def _united(union: Union, n: int, head: int) -> Plan:
+    first, second = union.first, union.second
+    plan = first.unite(second, n, head) or second.unite(first, n, head)
+    return _scanned(union, n, head) if plan is None else plan
 
 
 class Union(Pattern):
@@ -136,6 +139,9 @@ class Union(Pattern):
 
     def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
         return self.first.allows_in(i, j, head, length) | self.second.allows_in(i, j, head, length)
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return _united(self, n, head)
 
     def at(self, layer: int) -> Pattern:
         return self.first.at(layer) | self.second.at(layer)

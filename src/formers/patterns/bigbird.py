@@ -13,17 +13,26 @@ generator change nothing. It is computed, not looked up, so that all of them may
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import TypeAlias
 
+import numpy as np
+import torch
 from pydantic import NonNegativeInt, PositiveInt, field_validator
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from formers.core import FormersError, Range
 from formers.patterns.base import Integer, Pattern
+from formers.patterns.plan import Numbers, Plan, of_blocks
 
 Number: TypeAlias = int | Tensor
 WORD = 0xFFFFFFFF
 """The random numbers have 32 bits, so that no product of them leaves the 64 of a tensor's integers."""
+
+COARSE = 16
+"""Blocks from this size on are the pieces of the plan; smaller ones would waste the kernel."""
 
 
 class BigBird(Pattern):
@@ -63,7 +72,7 @@ class BigBird(Pattern):
     def at(self, layer: int) -> Pattern:
         return self.replace(layer=layer) if self.layer is None and self.random_blocks else self
 
-    def of(self, length: int) -> Pattern:
+    def of(self, length: int) -> BigBird:
         return self.replace(row_blocks=max(1, -(-length // self.block))) if self.by_length else self
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
@@ -110,6 +119,21 @@ class BigBird(Pattern):
             found.append((place + 1) * (last >= 0) - 1)  # E132
         return [low + place + (stop - start) * (place >= start - low) - (low + 1 + place) * (place < 0) for place in found]
 
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return _plan(self.of(n), n, head) if COARSE <= self.block < n else super().pieces(n, head)
+
+    def seen(self, count: int, head: int) -> Iterator[tuple[int, Numbers]]:
+        """For each of the first `count` blocks that sees any, those that it sees, in order."""
+        assert not self.by_length
+        blocks = count if self.row_blocks is None else min(count, self.row_blocks)
+        here, half = torch.arange(blocks, device="cpu"), self.window // 2
+        sure = [c for c in range(blocks) if self._is_global(c, self.row_blocks)]
+        near = [here + back for back in range(-half, half + 1)]
+        drawn = [] if self.row_blocks is None else [torch.as_tensor(d) for d in self._drawn(here, head, self.row_blocks)]
+        each = torch.stack([*near, *drawn, *(torch.full_like(here, c) for c in sure)], dim=1).numpy()
+        for a, some in enumerate(each):
+            yield a, np.arange(blocks) if a in sure else np.unique(some[(some >= 0) & (some < blocks)])
+
     def covers(self, queries: Range, keys: Range) -> bool:
         if self.by_length or (self.row_blocks is not None and max(queries.stop, keys.stop) > self.row_blocks * self.block):
             return False
@@ -124,6 +148,12 @@ class BigBird(Pattern):
         if blocks is None or self.window + self.global_blocks + self.random_blocks < blocks:
             return False  # more remain than are drawn
         return sum(abs(a - c) > half and not self._is_global(c, blocks) for c in range(blocks)) <= self.random_blocks
+
+
+@lru_cache(maxsize=512)  # they are small, and a model has one for every layer and head
+def _plan(pattern: BigBird, n: int, head: int) -> Plan:
+    with unset_fake_temporarily():  # who may see whom is a matter of numbers, which fake tensors have none of
+        return (of_blocks(pattern.seen(-(-n // pattern.block), head), n, pattern.block),)
 
 
 def mixed(x: Number) -> Number:

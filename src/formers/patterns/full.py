@@ -10,7 +10,7 @@ from torch import Tensor
 
 from formers.core import Range
 from formers.patterns.base import Integer, Pattern
-from formers.patterns.plan import Grid, Piece, Plan, own_blocks
+from formers.patterns.plan import Plan, own, own_blocks
 
 
 class Full(Pattern):
@@ -23,8 +23,7 @@ class Full(Pattern):
         return True
 
     def pieces(self, n: int, head: int = 0) -> Plan:
-        everything = Grid(0, 1, n, n)
-        return ((Piece(everything, everything),),)
+        return own(n)
 
 
 class Causal(Pattern):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from formers.core import Range
 from formers.patterns.base import Integer, Pattern
+from formers.patterns.plan import Plan, beside
 
 
 class Globals(Pattern):
@@ -23,6 +24,12 @@ class Globals(Pattern):
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return (i >= 0) & (j >= 0) & ((i < self.tokens) | (j < self.tokens))  # E134
+
+    def unite(self, other: Pattern, n: int, head: int) -> Plan | None:
+        return beside(self.tokens, other.pieces(n, head), n)
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return beside(self.tokens, (), n) or ()
 
     def covers(self, queries: Range, keys: Range) -> bool:
         return queries.stop <= self.tokens or keys.stop <= self.tokens

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +67,11 @@ class Chosen(NamedTuple):
     def part(self, first: int, count: int) -> Chosen:
         """The positions of some of its groups."""
         return self._replace(blocks=self.blocks[first : first + count])
+
+    def positions(self) -> Numbers:
+        """The positions one by one."""
+        found: Numbers = (self.blocks[:, :, None] * self.unit + np.arange(self.unit)).reshape(self.groups, self.size)
+        return found
 
 
 Where = Grid | Chosen
@@ -184,26 +189,53 @@ def scan(allows: Callable[[Tensor, Tensor], Tensor], n: int) -> Plan:
     return (tuple(pieces),)
 
 
-def scan_blocks(allows: Callable[[Tensor, Tensor], Tensor], n: int, size: int) -> Plan:
-    """The plan of a pattern in which blocks of `size` positions are alike: each pair of blocks is asked for once."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    count = math.ceil(n / size)
+def of_blocks(seen: Iterable[tuple[int, Numbers]], n: int, size: int) -> Round:
+    """The pieces of a pattern in which blocks of `size` positions are alike: for each block that sees any those that it sees, in order."""
+    last = math.ceil(n / size) - 1
     found: dict[tuple[int, int, int], list[tuple[int, Numbers]]] = defaultdict(list)
-    with unset_fake_temporarily():
-        here = torch.arange(count) * size
-        each = max(1, (1 << 20) // count)
-        for first in range(0, count, each):
-            i = here[first : first + each]
-            seen = allows(i[:, None], here[None, :]).expand(len(i), count).numpy()
-            for block, row in enumerate(seen, first):
-                some = row.nonzero()[0]
-                if len(some):  # keys are in order, so that the block whose end is missing is the last of them
-                    tall, wide = min(size, n - block * size), len(some) * size - (-n % size if some[-1] == count - 1 else 0)
-                    found[len(some), tall, wide].append((block, some))
+    for block, some in seen:
+        # Keys are in order, so that the block whose end is missing is the last of them.
+        tall, wide = min(size, n - block * size), len(some) * size - (-n % size if some[-1] == last else 0)
+        found[len(some), tall, wide].append((block, some))
     pieces = []
     for (chosen, tall, wide), rows in found.items():
         queries, keys = Chosen(np.array([[block] for block, _ in rows]), size), Chosen(np.stack([some for _, some in rows]), size)
         real = np.outer(np.arange(size) < tall, np.arange(chosen * size) < wide)
         pieces.append(Piece(queries, keys, None if real.all() else real))
-    return (tuple(pieces),)
+    return tuple(pieces)
+
+
+def beside(tokens: int, plan: Plan, n: int) -> Plan | None:
+    """The first `tokens` see all and are seen by all, beside a plan of blocks, which keeps the other pairs; None for other plans."""
+    if tokens >= n:
+        return own(n)
+    rest = n - tokens
+    first = Piece(Grid(0, 1, tokens, tokens), Grid(0, 1, n, n)), Piece(Grid(tokens, 1, rest, rest), Grid(0, 1, tokens, tokens))
+    rounds: list[Round] = [first]
+    for pieces in plan:
+        kept: list[Piece] = []
+        for piece in pieces:
+            queries, keys = piece.queries, piece.keys
+            if not isinstance(queries, Chosen) or not isinstance(keys, Chosen) or piece.causal:
+                return None
+            some = queries.blocks.max(axis=1) * queries.unit + queries.unit > tokens  # groups with a query behind the tokens
+            whole = np.minimum(queries.blocks.min(axis=1) * queries.unit, keys.blocks.min(axis=1) * keys.unit) >= tokens
+            for which in (some & whole, some & ~whole):
+                if not which.any():
+                    continue
+                part = Piece(Chosen(queries.blocks[which], queries.unit), Chosen(keys.blocks[which], keys.unit), piece.mask)
+                if part.mask is not None and part.mask.ndim == 3:
+                    part = part._replace(mask=part.mask[which])
+                if not whole[which].all():
+                    behind = [where.positions() >= tokens for where in (part.queries, part.keys) if isinstance(where, Chosen)]
+                    pairs = behind[0][:, :, None] & behind[1][:, None, :]
+                    part = part._replace(mask=pairs if part.mask is None else pairs & part.mask)
+                kept.append(part)
+        rounds.append(tuple(kept))
+    return tuple(pieces for pieces in rounds if pieces)
+
+
+def own(n: int) -> Plan:
+    """All pairs of n positions."""
+    everything = Grid(0, 1, n, n)
+    return ((Piece(everything, everything),),)
