@@ -71,7 +71,7 @@ PATTERNS: dict[str, list[Pattern]] = {
         BigBird(block=2, window=3, global_blocks=3, random_blocks=0),
         BigBird(block=3, window=1, global_blocks=0, random_blocks=2),
     ],
-    "Globals": [Globals(tokens=1), Globals(tokens=3)],
+    "Globals": [Globals(tokens=3), Globals(tokens=8)],
     "PerHead": [PerHead(*Fixed(stride=4, summary=1).parts()), PerHead(Local(window=3), Full(), Causal())],
     "Alternate": [
         Alternate(*Strided(stride=4).parts()),

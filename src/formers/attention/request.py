@@ -56,8 +56,10 @@ class Request(NamedTuple):
         if self.open:
             return "without a mask: every query sees every key"
         tables = self.heads if self.pattern.by_head else 1
-        return f"with a mask of {self.queries.length:,} x {self.keys.length:,} bytes" + (
-            f" for each of {tables} heads" if tables > 1 else ""
+        return (
+            f"with a mask of {self.queries.length:,} x {self.keys.length:,} bytes"
+            + (f" for each of {tables} heads" if tables > 1 else "")
+            + (", other ones for every row" if self.uneven else "")
         )
 
     def mask(self, device: torch.device) -> Tensor | None:
