@@ -24,6 +24,7 @@ from formers.patterns import (
     Column,
     Fixed,
     Full,
+    Globals,
     Local,
     LocalGrid,
     Pattern,
@@ -70,13 +71,18 @@ PATTERNS: dict[str, list[Pattern]] = {
         BigBird(block=2, window=3, global_blocks=3, random_blocks=0),
         BigBird(block=3, window=1, global_blocks=0, random_blocks=2),
     ],
+    "Globals": [Globals(tokens=3), Globals(tokens=8)],
     "PerHead": [PerHead(*Fixed(stride=4, summary=1).parts()), PerHead(Local(window=3), Full(), Causal())],
     "Alternate": [
         Alternate(*Strided(stride=4).parts()),
         Alternate(Local(window=2), Local(window=5), Blocks(query=3, memory=1)),
         Alternate(PerHead(Local(window=3), Causal()), BigBird(block=2, window=1)),
     ],
-    "Union": [Local(window=2) | Local(window=4, include_self=False), Causal() | Local(window=3, causal=False)],
+    "Union": [
+        Local(window=2) | Local(window=4, include_self=False),
+        Causal() | Local(window=3, causal=False),
+        Globals(tokens=2) | BigBird(block=3, window=1, global_blocks=0, random_blocks=1),
+    ],
     "Intersection": [Causal() & Local(window=3, causal=False), Full() & Local(window=2, causal=False, include_self=False)],
 }
 
@@ -133,6 +139,12 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"features": 4, "classes": 3, "rank": 9, "sharing": "key-value", **TINY},
         {"vocab": VOCAB, "classes": 3, "pool": "first", "rank": 9, "projection": "mean", **TINY},
         {"vocab": VOCAB, "rank": 9, "projection": "conv", **TINY},
+    ],
+    "bigbird": [  # blocks so small that the rows that are swept have random ones, and rows of different lengths different ones
+        {"vocab": VOCAB, "block": 1, "window": 1, "random_blocks": 1, **TINY},
+        {"vocab": VOCAB, "classes": 3, "pool": "first", "block": 2, "window": 1, "extra": 3, "position": "learned", **TINY},
+        {"vocab": VOCAB, "decoder_layers": 1, "block": 2, "window": 1, "global_blocks": 1, "extra": 1, "norm": "post", **TINY},
+        {"features": 4, "classes": 3, "block": 2, "random_blocks": 0, "position": "none", **TINY},
     ],
 }
 

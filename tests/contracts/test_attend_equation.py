@@ -68,7 +68,7 @@ def test_one_query_with_equal_keys_gives_the_mean_of_the_values(how: str) -> Non
 
 def test_an_empty_place_is_not_seen_whatever_a_pattern_says() -> None:
     class Careless:
-        by_head = False
+        by_head = by_length = False
 
         def allows(self, i: torch.Tensor, j: torch.Tensor, head: object) -> torch.Tensor:
             return (i - j) > 0

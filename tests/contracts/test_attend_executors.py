@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import formers
 from contracts.attention_cases import EVERY, SWEPT, attempt, gaps, inputs
-from contracts.specimens import BLOCK, LENGTHS
+from contracts.specimens import BLOCK, LENGTHS, patterns
 from formers.attention import EXECUTORS
 from formers.core import Range
 from formers.patterns import Causal, Full, Local, Pattern
@@ -46,6 +46,31 @@ def test_every_length_with_padding(how: str, pattern: Pattern) -> None:
         mask = torch.rand(3, n) < 0.6
         mask[1] = False
         equals_dense(how, inputs(n, batch=3), pattern, mask=mask)
+
+
+@EVERY
+@pytest.mark.parametrize("pattern", [p.at(0) for p in patterns()], ids=repr)
+def test_a_padded_row_equals_the_row_alone(how: str, pattern: Pattern) -> None:
+    """Also where who sees whom depends on where a row ends: there it ends behind its last real key, and nobody stands behind it."""
+    n, lengths = 2 * BLOCK + 1, (2 * BLOCK + 1, 5, 0, 6, BLOCK)
+    qkv = inputs(n, batch=len(lengths))
+    mask = torch.arange(n) < torch.tensor(lengths)[:, None]
+    mask[0, 3] = False  # a hole ends no row
+    found = attempt(how, *qkv, pattern, mask=mask)
+    assert found is not None
+    close(found, formers.attend(*qkv, pattern, "dense", mask=mask))
+    weights = torch.randn_like(found) * (torch.arange(n) < torch.tensor(lengths)[:, None])[:, None, :, None]
+    slopes = torch.autograd.grad((found * weights).sum(), qkv)
+    for row, length in enumerate(lengths):
+        if not length:
+            assert not pattern.by_length or (found[row] == 0).all()
+            continue
+        short = [t[row : row + 1, :, :length].detach().requires_grad_() for t in qkv]
+        alone = formers.attend(*short, pattern.of(length), "dense", mask=mask[row : row + 1, :length])
+        close(found[row : row + 1, :, :length], alone)
+        for slope, wanted in zip(slopes, torch.autograd.grad((alone * weights[row : row + 1, :, :length]).sum(), short), strict=True):
+            close(slope[row : row + 1, :, :length], wanted)
+            assert (slope[row, :, length:] == 0).all()
 
 
 @FAST

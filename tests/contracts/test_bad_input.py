@@ -42,7 +42,7 @@ def test_ids_out_of_range(specimen: Specimen, mode: type, wrong: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8], ids=str)
 def test_smaller_integers_are_tokens_too(dtype: torch.dtype) -> None:
-    read = subject(SPECIMENS[-1].spec)
+    read = subject(next(s for s in SPECIMENS if s.spec.vocab is not None).spec)
     x = read.input(4)
     assert torch.equal(read(x.to(dtype)).logits, read(x).logits)
 

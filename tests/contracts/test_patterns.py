@@ -51,6 +51,24 @@ def test_a_layers_pattern_is_a_pattern_of_its_own(pattern: Pattern) -> None:
 
 
 @SWEPT
+def test_positions_of_a_grain_are_alike(pattern: Pattern) -> None:
+    first = torch.arange(LENGTH) // pattern.grain * pattern.grain
+    for layer in range(LAYERS):
+        mask = pattern.mask(LENGTH, HEADS, layer)
+        assert torch.equal(mask, mask[:, first][:, :, first])
+
+
+@SWEPT
+def test_who_needs_no_length_is_not_asked_for_it(pattern: Pattern) -> None:
+    for length in (1, BLOCK, LENGTH):
+        here = pattern.at(0)
+        bound = here.of(length)
+        assert not bound.by_length
+        assert here.by_length or bound == here
+        assert all(here.allows_in(i, j, 1, length) == bound.allows(i, j, 1) for i in range(length) for j in range(length))
+
+
+@SWEPT
 def test_is_causal_agrees_with_the_mask(pattern: Pattern) -> None:
     sees_future = any(pattern.mask(LENGTH, HEADS, layer).triu(1).any() for layer in range(LAYERS))
     assert pattern.is_causal != sees_future

@@ -12,7 +12,7 @@ from formers.core import Sizes
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import Memory
 from formers.model.check import REFUSALS, Refusal, check
-from formers.patterns import Causal, Full, Local
+from formers.patterns import BigBird, Causal, Full, Local
 from formers.score import Score
 from helpers import refused
 
@@ -32,6 +32,8 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, vocab=None, head=Classify(classes=2)), "give vocab"),
     (but(PLAIN, vocab=None, features=4), "features=4"),
     (but(PLAIN, pattern=Full()), "Full"),
+    (but(PLAIN, extra=2), "extra=2"),
+    (but(PLAIN, pattern=Causal() & BigBird(block=2)), "where a row ends"),
     (but(PAIR, encoder=but(PAIR.encoder, encoder=PAIR.encoder)), "two stacks"),
     (but(PAIR, encoder=but(PAIR.encoder, head=Classify(classes=2))), "NoHead"),
     (but(PAIR, head=Classify(classes=2)), "Classify"),
@@ -46,6 +48,7 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(LOW, memory=Memory.model_construct()), "NoMemory"),
     (but(LOW, score=Score.model_construct()), "NoScore"),
     (but(LOW, attention=LowRank(rank=9)), "rank=9"),
+    (but(LOW, extra=2), "extra=0"),
     (but(LOW, attention=LowRank(rank=4, projection="conv"), value_dim=5), "sharing=headwise"),
     (but(LOW, attention=LowRank(rank=4, projection="conv", sharing="key-value"), value_dim=5), "width 5"),
     (but(PAIR, encoder=but(PAIR.encoder, attention=LowRank(rank=1000))), "rank=1000"),
@@ -56,6 +59,8 @@ ALLOWED = [
     but(PLAIN, heads=3, head_dim=5),
     but(PLAIN, pattern=Full(), head=MaskedLM()),
     but(PLAIN, pattern=Full(), head=NoHead()),
+    but(PLAIN, pattern=Full(), head=NoHead(), extra=2),
+    but(PLAIN, pattern=Causal() & BigBird(block=2, global_blocks=1, random_blocks=0)),
     but(PLAIN, vocab=None, features=4, pattern=Full(), head=Classify(classes=2)),
     but(PAIR, encoder=but(PAIR.encoder, dim=8, vocab=7)),
     LOW,

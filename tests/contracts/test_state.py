@@ -218,8 +218,9 @@ def test_the_state_of_another_batch_or_model_is_refused(specimen: Specimen) -> N
     state = read(read.input(4)).state
     with refused("state is of 3 streams", "tokens of 2"):
         read.rows([0, 1])(read.input(1)[:2], state=state)
+    depth = "decoder_layers" if "decoder_layers" in specimen.options else "layers"  # of the stack that has the state
     with refused("it is of another", "initial_state"):
-        replace(read, model=other(specimen, layers=3))(read.input(1), state=state)
+        replace(read, model=other(specimen, **{depth: 3}))(read.input(1), state=state)
     with refused("it is of another", "initial_state"):
         replace(read, model=other(specimen, heads=4, head_dim=7, value_dim=7))(read.input(1), state=state)
     with refused("it is of another", "initial_state"):

@@ -380,3 +380,15 @@ def test_facts_are_the_weights_to_four_digits() -> None:
     assert (facts["layers"], facts["heads"]) == (2, 2)
     close(torch.tensor(facts["weights"]), view.weights, 0.5001e-4)
     assert all(len(str(w)) <= 6 for row in facts["weights"][0][0] for w in row)
+
+
+def test_extra_vectors_are_labelled_and_are_no_tokens():
+    small = {"vocab": BYTES.vocab, "dim": 16, "heads": 2, "layers": 1, "extra": 2}
+    for options, title in (({}, "self-attention"), ({"decoder_layers": 1}, "encoder self-attention")):
+        model = formers.create("bigbird", **small, **options)
+        model.tokenizer = BYTES
+        views = {view.title: view for view in views_of(model, "ab c", *(["x"] if options else []))}
+        assert views[title].queries == views[title].keys == ["⟨extra 1⟩", "⟨extra 2⟩", "a", "b", "␣", "c"]
+        assert by_words(views[title]).keys == ["⟨extra 1⟩", "⟨extra 2⟩", "ab", "c"]
+        if options:
+            assert views["cross-attention"].keys == ["a", "b", "␣", "c"], "the decoder reads tokens"

@@ -22,16 +22,17 @@ def test_maps_of_every_layer_and_head_sum_to_one_over_what_the_pattern_allows(sp
     x = seat.input(7)
     seen = seat.model.inspect(x)
     spec = specimen.spec
+    n = spec.extra + 7  # extra vectors stand before the tokens
     assert len(seen.attention) == spec.depth.steps
     made = spec.attention.condensed(spec.sizes, 7)
     for step, a in enumerate(seen.attention):
-        assert a.shape == (3, spec.heads, 7, made or 7)
-        close(a.sum(-1), torch.ones(3, spec.heads, 7, dtype=torch.float64))
-        assert made or bool((a[:, ~spec.pattern.mask(7, spec.heads, step)] == 0).all())
+        assert a.shape == (3, spec.heads, n, made or n)
+        close(a.sum(-1), torch.ones(3, spec.heads, n, dtype=torch.float64))
+        assert made or bool((a[:, ~spec.pattern.mask(n, spec.heads, step)] == 0).all())
     with torch.no_grad():
         close(seen.output.hidden, seat(x).hidden, 0.0)
-    assert seen.norms["stream"].shape == (spec.depth.steps + 1, 3, 7)
-    assert seen.norms["feedforward"].shape == (spec.depth.steps, 3, 7)
+    assert seen.norms["stream"].shape == (spec.depth.steps + 1, 3, n)
+    assert seen.norms["feedforward"].shape == (spec.depth.steps, 3, n)
     assert all(e.startswith(("sdpa", "dense")) for e in seen.notes["attention executor"])
 
 
@@ -55,12 +56,13 @@ def test_a_padded_row_shows_what_the_row_alone_shows(specimen):
     mask[1, [0, 3, 7]] = False
     padded, alone = seat.model.inspect(x, mask=mask), seat.model.inspect(x[1:, mask[1]])
     made = specimen.spec.attention.condensed(specimen.spec.sizes, 5)
-    keys = mask[1] if made is None else torch.arange(padded.attention[0].shape[3]) < made
+    real = torch.cat([torch.ones(specimen.spec.extra, dtype=torch.bool), mask[1]])
+    keys = real if made is None else torch.arange(padded.attention[0].shape[3]) < made
     for a, b in zip(padded.attention, alone.attention, strict=True):
-        close(a[1][:, mask[1]][:, :, keys], b[0])
-        assert bool((a[1][:, ~mask[1]] == 0).all())
+        close(a[1][:, real][:, :, keys], b[0])
+        assert bool((a[1][:, ~real] == 0).all())
         assert bool((a[1][:, :, ~keys] == 0).all())
-    close(padded.norms["stream"][:, 1, mask[1]], alone.norms["stream"][:, 0], 1e-4)
+    close(padded.norms["stream"][:, 1, real], alone.norms["stream"][:, 0], 1e-4)
 
 
 @pytest.mark.parametrize("specimen", SEQ2SEQ, ids=str)
@@ -74,15 +76,16 @@ def test_an_encoder_decoder_shows_both_stacks_and_the_cross_attention(specimen):
     seen = seat.model.inspect(source, target, source_mask=source_mask, mask=mask)
     alone = seat.model.inspect(source[1:, source_mask[1]], target[1:, mask[1]])
     assert seen.cross[0].shape == (2, spec.heads, 4, 6)
+    inside = torch.cat([torch.ones(spec.encoder.extra, dtype=torch.bool), source_mask[1]])
     for found, wanted, rows, columns in (
         (seen.cross, alone.cross, mask[1], source_mask[1]),
-        (seen.encoder, alone.encoder, source_mask[1], source_mask[1]),
+        (seen.encoder, alone.encoder, inside, inside),
         (seen.attention, alone.attention, mask[1], mask[1]),
     ):
         for a, b in zip(found, wanted, strict=True):
             close(a[1][:, rows][:, :, columns], b[0])
             close(b.sum(-1), torch.ones_like(b.sum(-1)))
-    close(seen.norms["encoder stream"][:, 1, source_mask[1]], alone.norms["encoder stream"][:, 0], 1e-4)
+    close(seen.norms["encoder stream"][:, 1, inside], alone.norms["encoder stream"][:, 0], 1e-4)
 
 
 def test_with_a_state_the_past_stands_before_the_tokens():

@@ -11,10 +11,12 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from formers.core import Range
-from formers.patterns import BigBird, Full, Local
+from formers.patterns import Alternate, BigBird, Full, Local, Pattern, PerHead
+from formers.patterns.plan import pairs
 from helpers import refused
 
 SIZES = [(block, window, g, r) for block in (1, 2, 4) for window in (1, 3) for g in (0, 1, 2, 3) for r in (0, 1, 3)]
+PINNED = [[2, 3], [3, 4], [3, 4], [0, 2], [0, 2], [1, 2]]
 SWEPT = pytest.mark.parametrize(("block", "window", "g", "r"), SIZES)
 
 
@@ -75,16 +77,54 @@ def test_torchs_own_generator_is_left_alone() -> None:
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_the_draw_is_the_same_on_every_machine() -> None:
-    pattern = BigBird(block=1, window=1, global_blocks=0, random_blocks=2, seed=7).at(1).of(6)
-    assert [[j for j in range(6) if j != i and pattern.allows(i, j, 1)] for i in range(6)] == [
-        [1, 2],
-        [0, 5],
-        [0, 4],
-        [1, 2],
-        [1, 5],
-        [0, 4],
-    ]
+def lowbias32(x: int) -> int:
+    """The published hash (Wellons, 2018), on Python's integers."""
+    x ^= x >> 16
+    x = x * 0x7FEB352D % 2**32
+    x ^= x >> 15
+    x = x * 0x846CA68B % 2**32
+    return x ^ x >> 16
+
+
+def draws(free: list[int], r: int, key: int) -> set[int]:
+    """Floyd's sample of r of the free blocks, as he wrote it: of a set, with the free ones in a list."""
+    chosen: set[int] = set()
+    for number in range(r):
+        last = len(free) - r + number
+        if last >= 0:
+            place = lowbias32((key + number) % 2**32) * (last + 1) // 2**32
+            chosen.add(last if place in chosen else place)
+    return {free[place] for place in chosen}
+
+
+@pytest.mark.parametrize(("window", "g", "r"), [(1, 0, 2), (3, 2, 3), (3, 3, 9), (5, 1, 1)])
+def test_the_draw_is_the_same_on_every_machine(window: int, g: int, r: int) -> None:
+    """Number by number: the key is folded of seed (two words), layer, head, blocks and block."""
+    for seed, layer, head, blocks in ((7, 1, 1, 6), (-3, 0, 0, 9), (2**40 + 5, 11, 2, 13)):
+        pattern = BigBird(block=1, window=window, global_blocks=g, random_blocks=r, seed=seed).at(layer).of(blocks)
+        everywhere = {b for b in range(blocks) if b < math.ceil(g / 2) or b >= blocks - g // 2}
+        for a in set(range(blocks)) - everywhere:
+            free = [c for c in range(blocks) if c not in everywhere and abs(a - c) > window // 2]
+            key = 0
+            for part in (seed % 2**32, (seed // 2**32) % 2**32, layer, head, blocks, a):
+                key = lowbias32((key + part) % 2**32)
+            seen = {c for c in free if pattern.allows(a, c, head)}
+            assert seen == draws(free, r, key)
+    first = BigBird(block=1, window=1, global_blocks=0, random_blocks=2, seed=7).at(1).of(6)
+    assert [[j for j in range(6) if j != i and first.allows(i, j, 1)] for i in range(6)] == PINNED
+
+
+def test_every_set_is_as_likely() -> None:
+    """Of ten pairs of five free blocks each is drawn about as often; chi-squared with 9 degrees of freedom is 28 once in 1,000."""
+    heads, counts = 4000, dict.fromkeys(itertools.combinations(range(1, 6), 2), 0)
+    mask = BigBird(block=1, window=1, global_blocks=0, random_blocks=2).mask(6, heads=heads)
+    for row in mask[:, 0].tolist():
+        counts[tuple(c for c in range(1, 6) if row[c])] += 1
+    wanted = heads / len(counts)
+    assert sum((count - wanted) ** 2 / wanted for count in counts.values()) < 28
+    for other in range(1, 6):  # what block 0 draws tells nothing of what the others draw
+        both = (mask[:, 0].roll(other, dims=1) & mask[:, other])[:, [c for c in range(6) if c not in (0, other)]].double().mean()
+        assert 0.1 < both < 0.22, "0.16 by chance"
 
 
 def test_random_blocks_are_drawn_from_the_whole_row() -> None:
@@ -106,6 +146,47 @@ def test_the_row_counts_and_not_what_is_asked_of_it() -> None:
     assert not mask[:, 10:].any()
     assert not alone.allows(0, -1)
     assert not alone.allows(-1, 0)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        BigBird(block=2, window=1, random_blocks=2),
+        BigBird(block=3, random_blocks=0),
+        BigBird(block=2, global_blocks=1, random_blocks=0),
+        BigBird(block=2, window=1) | Local(window=2),
+        BigBird(block=2, window=1) & Local(window=9, causal=False),
+        PerHead(BigBird(block=2, window=1), Full()),
+        Alternate(BigBird(block=2, window=1), Full()),
+    ],
+    ids=repr,
+)
+def test_rows_of_different_lengths_at_once(pattern: Pattern) -> None:
+    lengths, here, heads = torch.arange(1, 22), torch.arange(21), torch.arange(2)[:, None, None]
+    together = pattern.at(0).allows_in(here[:, None], here, heads, lengths[:, None, None, None]).expand(21, 2, 21, 21)
+    for n, mask in zip(lengths.tolist(), together, strict=True):
+        assert torch.equal(mask[:, :n, :n], pattern.mask(n, heads=2))
+        assert pattern.at(0).allows_in(n - 1, 0, 1, n) == pattern.at(0).of(n).allows(n - 1, 0, 1)
+    assert pattern.of(5).by_length is False
+
+
+def test_whether_it_depends_on_the_length() -> None:
+    assert BigBird(block=2).by_length
+    assert BigBird(block=2, global_blocks=1).by_length
+    plain = BigBird(block=2, global_blocks=1, random_blocks=0)
+    assert not plain.by_length
+    assert plain.of(9) == plain
+    assert plain.allows(10**6, 10**6)
+    assert plain.covers(Range(40, 2), Range(42, 2))
+
+
+def test_a_long_plan_holds_few_pairs() -> None:
+    n = 4096 + 7
+    pattern = BigBird(block=64).at(2).of(n)
+    plan = pattern.pieces(n, 1)
+    assert plan[0] is pattern.pieces(n, 1)[0], "plans are kept"
+    assert pairs(plan) <= 65 * 64 * 8 * 64 + 2 * 64 * 65 * 64, "eight blocks a block, and two that see all"
+    assert len(plan[0].pieces) <= 6, "blocks that see as many through the same mask are together"
 
 
 def test_without_a_row_it_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from contracts.specimens import patterns
-from formers.patterns import Fixed, Local, Pattern, Strided, plan
+from formers.patterns import BigBird, Fixed, Globals, Local, Pattern, Strided, plan
 from formers.patterns.plan import Chosen, Grid, Piece, Where
 
 LENGTHS = (1, 2, 3, 7, 8, 9, 16, 17, 40)
@@ -63,6 +63,24 @@ def test_a_plan_is_its_pattern(pattern):
             pattern.of(n)
         except ValueError:
             continue  # a grid smaller than this
+        agrees(pattern, n)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        BigBird(block=16, window=1, random_blocks=2),
+        BigBird(block=17, window=3, global_blocks=3, random_blocks=0),
+        BigBird(block=16, window=3, global_blocks=0, random_blocks=1).of(50),
+        Globals(tokens=5) | BigBird(block=16, window=1, global_blocks=0, random_blocks=1),
+        BigBird(block=16, global_blocks=1, random_blocks=0) | Globals(tokens=16),
+        Globals(tokens=40) | BigBird(block=16, window=1, global_blocks=0, random_blocks=2).of(70),
+        Globals(tokens=3) | Local(window=4),
+    ],
+    ids=repr,
+)
+def test_plans_by_blocks(pattern):
+    for n in (1, 5, 16, 17, 39, 41, 64, 129):
         agrees(pattern, n)
 
 

@@ -177,7 +177,7 @@ def _request(
     if bias is not None and (bias.dim() > 4 or any(b not in (1, s) for b, s in zip(bias.shape[::-1], scores[::-1], strict=False))):
         raise FormersError(f"bias has shape {tuple(bias.shape)}: it must broadcast to (batch, heads, queries, keys) = {scores}.")
     return Request(
-        # Where rows end decides who sees whom in some patterns; of padded rows nobody has said where each ends.
+        # Where rows end decides who sees whom in some patterns; padded rows end where their masks say.
         pattern=pattern if mask is not None else pattern.of(there.stop),
         queries=where,
         keys=there,

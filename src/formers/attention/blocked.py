@@ -53,8 +53,8 @@ def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     n = request.queries.length
     if n < SHORTEST:
         return f"below {SHORTEST} tokens all pairs are computed as fast"
-    heads = request.heads if request.pattern.by_head else 1
-    share = sum(pairs(request.pattern.pieces(n, head)) for head in range(heads)) / (n * n * heads)
+    heads, pattern = request.heads if request.pattern.by_head else 1, request.pattern.of(n)
+    share = sum(pairs(pattern.pieces(n, head)) for head in range(heads)) / (n * n * heads)
     if share > LARGEST_SHARE:
         return f"the pattern's pieces hold {share:.0%} of all pairs"
     return None
@@ -62,11 +62,32 @@ def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by pieces."""
+    if request.uneven:
+        return _rows(q, k, v, request)
     if q.numel() == 0:
         return torch.zeros_like(v)
     seed = fresh() if request.dropout else 0
     attention: Callable[..., Tensor] = Blocked.apply
-    return attention(q, k, v, request.valid, request.pattern, request.scale, request.dropout, seed)
+    return attention(q, k, v, request.valid, request.pattern.of(q.shape[2]), request.scale, request.dropout, seed)
+
+
+def _rows(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
+    """Attention of padded rows whose pattern depends on where they end: rows of one pattern together, cut off behind the longest."""
+    assert request.valid is not None
+    # What is read from the device here chooses a plan, not an executor: plans are made of numbers.
+    ends, counts = (number.tolist() for number in (request.ends(), request.valid.sum(dim=1)))
+    alike: dict[Pattern, list[int]] = {}
+    for row, end in enumerate(ends):
+        if end:
+            alike.setdefault(request.pattern.of(end), []).append(row)
+    out = torch.zeros_like(v) + v[:, :, :0].sum()  # a sum of nothing: a batch of padding has a gradient, too
+    for pattern, rows in alike.items():
+        n = max(ends[row] for row in rows)
+        valid = None if all(counts[row] == n for row in rows) else request.valid[rows, :n]
+        here = request._replace(pattern=pattern, queries=Range(0, n), keys=Range(0, n), valid=valid)
+        out[rows, :, :n] = run(q[rows, :, :n], k[rows, :, :n], v[rows, :, :n], here)
+    behind = torch.arange(q.shape[2], device=q.device) >= request.ends()[:, None]
+    return out.masked_fill(behind[:, None, :, None], 0.0)
 
 
 class Work(NamedTuple):

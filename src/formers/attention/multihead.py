@@ -120,7 +120,8 @@ class SelfAttention(_Heads):
     def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the keys and values for the stream's continuation."""
         pattern = self.patterns[step]
-        if stream.valid is None and not pattern.is_causal:  # where rows end may decide who sees whom; causal rows have no end yet
+        # Where rows end may decide who sees whom; causal rows have no end yet. torch.compile cannot make a pattern: its request says it.
+        if stream.valid is None and not pattern.is_causal and not torch.compiler.is_compiling():
             pattern = pattern.of(x.shape[1])
         q, k, v = self.split_all(self.qkv(x), 3)
         cache = Cache(k, v, stream.positions) if past is None else past.append(k, v, stream.positions)

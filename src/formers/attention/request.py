@@ -41,42 +41,71 @@ class Request(NamedTuple):
             return False
         return self.pattern.covers(self.queries, self.keys)
 
+    @property
+    def uneven(self) -> bool:
+        """Whether the pattern depends on where a row ends, and rows end where `valid` says."""
+        return self.valid is not None and self.pattern.by_length
+
+    def ends(self) -> Tensor:
+        """The position behind each row's last real key, (batch,); 0 of a row without keys."""
+        assert self.valid is not None
+        return (self.keys.tensor(self.valid.device) + 1).masked_fill(~self.valid, 0).amax(dim=-1)
+
     def mask_words(self) -> str:
         """What `mask` makes, in a few words."""
         if self.open:
             return "without a mask: every query sees every key"
         tables = self.heads if self.pattern.by_head else 1
-        return f"with a mask of {self.queries.length:,} x {self.keys.length:,} bytes" + (
-            f" for each of {tables} heads" if tables > 1 else ""
+        return (
+            f"with a mask of {self.queries.length:,} x {self.keys.length:,} bytes"
+            + (f" for each of {tables} heads" if tables > 1 else "")
+            + (", other ones for every row" if self.uneven else "")
         )
 
     def mask(self, device: torch.device) -> Tensor | None:
         """True where a query may see a key, broadcasting to (batch, heads, queries, keys); None where all may."""
         if self.open:
             return None
+        ends = None if not self.pattern.by_length else self.keys.stop if self.valid is None else self.ends()[:, None, None, None]
         if isinstance(self.queries, Range) and isinstance(self.keys, Range):
-            if self.valid is not None and self.pattern.covers(self.queries, self.keys):
+            if self.valid is not None and ends is None and self.pattern.covers(self.queries, self.keys):
                 return self.valid[:, None, None, :]
-            large = self.queries.length * self.keys.length > LARGEST
-            make = _table if large or torch.compiler.is_compiling() else _cached_table
-            allowed = make(self.pattern, self.queries, self.keys, self.heads, device)
+            if ends is not None:
+                allowed = _table(self.pattern, self.queries, self.keys, self.heads, device, ends)
+            else:
+                large = self.queries.length * self.keys.length > LARGEST
+                make = _table if large or torch.compiler.is_compiling() else _cached_table
+                allowed = make(self.pattern, self.queries, self.keys, self.heads, device)
         else:
             i, j = self.queries.tensor(device), self.keys.tensor(device)
-            allowed = _allowed(self.pattern, i, j, self.heads)
+            allowed = _allowed(self.pattern, i, j, self.heads, ends)
             allowed = allowed & (j >= 0)[..., None, None, :]
         if self.valid is not None:
             allowed = allowed & self.valid[:, None, None, :]
+        if isinstance(ends, Tensor):  # who stands behind the end of the row is no part of it
+            allowed = allowed & (self.queries.tensor(device)[..., None, :, None] < ends)
         return allowed
 
 
-def _allowed(pattern: Pattern, i: Tensor, j: Tensor, heads: int) -> Tensor:
-    """allows(i, j, head) over query positions (..., q) and key positions (..., k), as (..., heads or 1, q, k)."""
+def _allowed(pattern: Pattern, i: Tensor, j: Tensor, heads: int, ends: int | Tensor | None = None) -> Tensor:
+    """Whether i sees j, over query positions (..., q) and key positions (..., k), as (..., heads or 1, q, k).
+
+    `ends` is where rows end, all or (batch, 1, 1, 1); None where the pattern knows.
+    """
     head = torch.arange(heads, device=i.device)[:, None, None] if pattern.by_head else 0
-    return torch.as_tensor(pattern.allows(i[..., None, :, None], j[..., None, None, :], head))
+    i, j = i[..., None, :, None], j[..., None, None, :]
+    return torch.as_tensor(pattern.allows(i, j, head) if ends is None else pattern.allows_in(i, j, head, ends))
 
 
-def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Tensor:
-    return _allowed(pattern, queries.tensor(device), keys.tensor(device), heads)
+def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, ends: int | Tensor | None = None) -> Tensor:
+    grain = pattern.grain
+    if grain == 1:
+        return _allowed(pattern, queries.tensor(device), keys.tensor(device), heads, ends)
+    # One of every block is asked, and the others are as it is.
+    a, c = (Range(p.start // grain, (p.stop - 1) // grain - p.start // grain + 1) for p in (queries, keys))
+    blocks = _allowed(pattern, a.tensor(device) * grain, c.tensor(device) * grain, heads, ends)
+    i, j = (p.tensor(device) // grain - first.start for p, first in ((queries, a), (keys, c)))
+    return blocks[..., i[:, None], j]
 
 
 @kept(64)

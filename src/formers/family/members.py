@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from formers.core import FormersError, nearest
 from formers.core.part import checked
-from formers.family import linformer, transformer
+from formers.family import bigbird, linformer, transformer
 from formers.model import Model, Spec, build
 
 
@@ -34,6 +34,7 @@ MEMBERS: dict[str, Member] = {
     "encoder": Member(transformer.encoder, {"base": transformer.BASE}),
     "decoder": Member(transformer.decoder, {"base": transformer.BASE}, {"": {"learning_rate": 2e-3}}),
     "linformer": Member(linformer.linformer, {"base": linformer.BASE}, never=linformer.NEVER),
+    "bigbird": Member(bigbird.bigbird, {"base": bigbird.BASE, "etc": bigbird.ETC}, bigbird.TRAINING),
 }
 
 

@@ -22,6 +22,7 @@ from formers.heads import NoHead
 from formers.inspect.terminal import TIMES, sayable
 from formers.memory import NoMemory
 from formers.model import Spec
+from formers.patterns import Intersection, Union
 from formers.position import NoPosition
 from formers.residual import Bare, PostNorm, PreNorm, Residual
 from formers.score import NoScore
@@ -63,7 +64,13 @@ def sublayers(spec: Spec) -> list[Sublayer]:
 
 def _names(*parts: Slot) -> str:
     """The names of parts, without those that go without saying."""
-    return ", ".join(type(part).__name__ for part in parts if not isinstance(part, SILENT))
+    return ", ".join(_name(part) for part in parts if not isinstance(part, SILENT))
+
+
+def _name(part: Slot) -> str:
+    if isinstance(part, Union | Intersection):
+        return f"{_name(part.first)} {'|' if isinstance(part, Union) else '&'} {_name(part.second)}"
+    return type(part).__name__
 
 
 def _column(spec: Spec, side: str, last: str = "") -> list[str]:
@@ -86,6 +93,8 @@ def _before(spec: Spec, side: str) -> list[str]:
     into, source = ("linear", "features") if spec.features is not None else ("embedding", "tokens")
     position = _names(spec.position)
     added = [_under(f"+── {position}")] if position else []
+    if spec.extra:
+        added.append(_under(f"+── {spec.extra} extra before"))
     return [f"  {side} {source}" if side else f"  {source}", _under("│"), f"  {into}", _under("│"), *added]
 
 

@@ -260,6 +260,7 @@ def _part_with_scores(path: str) -> str:
 
 def allowed_share(spec: Spec, length: int) -> float:
     """The share of the pairs of queries and keys that a pattern allows, over layers and heads, counted on evenly spread queries."""
+    length += spec.extra
     rows = min(length, ROWS, max(1, PAIRS // (length * spec.heads)))
     i = ((torch.arange(rows, dtype=torch.float64) + 0.5) * length / rows).long()[:, None]
     j = torch.arange(length)[None, :]

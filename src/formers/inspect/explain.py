@@ -136,8 +136,9 @@ def _even(costs: Costs, rows: Sequence[Cost]) -> int | None:
             return None
         if guess in (a, b):
             return guess
+        ask = min(guess, 4 * b)  # not far beyond what is known: where attention is sparse, the line ends in nowhere
         try:
-            seen.append((guess, costs.forward(guess)))
+            seen.append((ask, costs.forward(ask)))
         except FormersError:  # it cannot read so much: the straight line has to do
             return guess
     return None

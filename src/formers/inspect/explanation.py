@@ -112,6 +112,9 @@ def _sentences(facts: Mapping[str, Any], pattern: str) -> list[str]:
             f"{pattern} allows {100 * last['pairs_allowed']:.3g}% of all pairs of queries and keys at length {last['length']:,}; "
             "a kernel that is given a rectangle of pairs is counted with all of it."
         )
+    full = [row["length"] for row in facts["lengths"] if row["pairs_allowed"] == 1]
+    if full and pattern != "Full":
+        words.append(f"At length {', '.join(f'{n:,}' for n in full)} {pattern} allows all pairs: it is full attention there.")
     if facts["even"] is None:
         words.append("Attention over pairs never costs as much as everything else.")
     else:

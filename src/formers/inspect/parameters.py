@@ -16,6 +16,7 @@ HOMES = {
     "embedding": "embedding",
     "source_embedding": "embedding",
     "position": "positions",
+    "extra": "extra vectors",
     "attention": "attention",
     "common": "attention",
     "cross": "cross-attention",

@@ -46,6 +46,20 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        lambda s: s.extra > 0 and s.pattern.is_causal,
+        lambda s: (
+            f"extra={s.extra} vectors stand before the tokens to read them all, and {type(s.pattern).__name__} shows them none: "
+            "use a pattern that is not causal, or extra=0."
+        ),
+    ),
+    Refusal(
+        lambda s: s.pattern.is_causal and s.pattern.by_length,
+        lambda s: (
+            f"{type(s.pattern).__name__} depends on where a row ends, which a causal model does not know while it reads: "
+            "use Local, Strided or Fixed."
+        ),
+    ),
+    Refusal(
         lambda s: s.encoder is not None and s.encoder.encoder is not None,
         lambda s: "an encoder cannot have an encoder of its own: give two stacks at the most.",
     ),
@@ -70,6 +84,10 @@ REFUSALS: tuple[Refusal, ...] = (
             f"{type(s.pattern).__name__} says which tokens are seen, and the keys of LowRank attention are mixtures of tokens: "
             "give it the pattern Full, or use DotProduct attention."
         ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.attention, LowRank) and s.extra > 0,
+        lambda s: f"LowRank attention projects the tokens of a row alone, and has no place for extra={s.extra} vectors: use extra=0.",
     ),
     Refusal(
         lambda s: isinstance(s.attention, LowRank) and s.encoder is not None,

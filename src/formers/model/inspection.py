@@ -28,7 +28,10 @@ NORM = " norm"
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """What was seen in one forward pass, by depth step, in the order of the given tokens; padding has weights and norms of 0."""
+    """What was seen in one forward pass, by depth step, in the order of the given tokens; padding has weights and norms of 0.
+
+    Of a model with extra vectors these come first, before the tokens, in maps and in norms.
+    """
 
     output: Output
     attention: list[Tensor] = field(default_factory=list)
@@ -76,7 +79,7 @@ def inspect_pass(
     norms = {}
     for name in [name for name in seen if name.endswith(NORM)]:
         order = orders["source" if name.startswith("encoder ") else "target"]
-        norms[name.removesuffix(NORM)] = torch.stack([n if order is None else order.undo(n) for n in seen.pop(name)])
+        norms[name.removesuffix(NORM)] = torch.stack([_behind(n, order) for n in seen.pop(name)])
     return Inspection(output, maps["attention"], maps["cross"], maps["encoder attention"], norms, seen)
 
 
@@ -87,10 +90,13 @@ def _condenses(spec: Spec | None) -> bool:
 
 def _in_order(weights: Tensor, queries: Compaction | None, keys: Compaction | None) -> Tensor:
     """Weights (batch, heads, queries, keys) of compacted rows in the order of the given tokens, 0 at padding."""
-    if queries is not None:
-        weights = queries.undo(weights.transpose(1, 2)).transpose(1, 2)
-    if keys is not None:
-        past = weights.shape[3] - keys.order.shape[1]
-        new = keys.undo(weights[..., past:].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        weights = torch.cat([weights[..., :past], new], dim=3)
-    return weights
+    weights = _behind(weights.transpose(1, 2), queries).transpose(1, 2)
+    return _behind(weights.permute(0, 3, 1, 2), keys).permute(0, 2, 3, 1)
+
+
+def _behind(x: Tensor, order: Compaction | None) -> Tensor:
+    """Compacted rows x (batch, length, ...) in the order of the given tokens, behind what stands before these: a past, extra vectors."""
+    if order is None:
+        return x
+    before = x.shape[1] - order.order.shape[1]
+    return torch.cat([x[:, :before], order.undo(x[:, before:])], dim=1)

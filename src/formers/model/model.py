@@ -154,7 +154,8 @@ class StackModel(Model):
     def inspect(self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None) -> Inspection:
         """What the model computes over tokens, in evaluation mode: attention maps by the explicit path, norms of the stream, and more."""
         batch, length = size_of(tokens)
-        made = self.spec.attention.condensed(self.spec.sizes, length)
-        keys = made or length + (0 if state is None else state.bound)
-        weights = self.spec.depth.steps * self.spec.heads * batch * length * keys
+        queries = self.spec.extra + length
+        made = self.spec.attention.condensed(self.spec.sizes, queries)
+        keys = made or queries + (0 if state is None else state.bound)
+        weights = self.spec.depth.steps * self.spec.heads * batch * queries * keys
         return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, watch=watch), weights, mask)

@@ -26,7 +26,10 @@ class Seq2Seq(Model):
         self.stack = Stack(spec)
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None, watch: Watch | None = None) -> tuple[Source, dict[str, Tensor]]:
-        """The encoder's output over source (batch, n), real tokens first, and its named extra losses."""
+        """The encoder's output over source (batch, n), real tokens first, and its named extra losses.
+
+        Extra vectors of the encoder are not in it: what they have gathered the tokens have read, and a source's places stay its tokens.
+        """
         read = self.embedding if self.source_embedding is None else self.source_embedding
         x, stream, _ = self.enter(read(source), source_mask, None, None if watch is None else watch.inside("encoder"))
         hidden, _ = self.encoder(x, replace(stream, keep=False))
@@ -64,8 +67,9 @@ class Seq2Seq(Model):
         (batch, n), (_, m) = size_of(target), size_of(source)
         reader = self.spec.encoder
         assert reader is not None
-        keys = reader.attention.condensed(reader.sizes, m) or m
-        weights = batch * (reader.depth.steps * reader.heads * m * keys + self.spec.depth.steps * self.spec.heads * n * (n + m))
+        seen = reader.extra + m
+        keys = reader.attention.condensed(reader.sizes, seen) or seen
+        weights = batch * (reader.depth.steps * reader.heads * seen * keys + self.spec.depth.steps * self.spec.heads * n * (n + m))
         return inspect_pass(
             self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, watch=watch), weights, mask, source_mask
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from formers.attention import Attention, DotProduct
 from formers.core import Part, Sizes
@@ -37,6 +37,8 @@ class Spec(Part):
     """Width of a head's values; head_dim unless given."""
     length: PositiveInt
     """The training segment."""
+    extra: NonNegativeInt = 0
+    """Learned vectors that stand before the tokens of every row: the pattern's first places."""
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
     embedding_scale: Literal["input", "output", "none"] = "input"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from formers.core import FormersError, Stream
+from formers.core import FormersError, Range, Stream
 from formers.core.state import Entry
 from formers.model.spec import Spec
 
@@ -52,10 +55,15 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Positions, then the blocks as the depth applies them, then the final norm where the residual needs one."""
+    """Positions, then the blocks as the depth applies them, then the final norm where the residual needs one.
+
+    Extra vectors stand before the tokens on the way and are gone behind it. Patterns count them; positions do not, which tell tokens
+    apart: an extra vector is itself.
+    """
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
+        self.extra = nn.Parameter(torch.randn(spec.extra, spec.dim) * spec.spread) if spec.extra else None
         self.position = spec.position.build(spec.sizes)
         self.drop = nn.Dropout(spec.dropout)
         self.common = spec.attention.common(spec.sizes)
@@ -64,12 +72,15 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:
         """Hidden states (batch, length, dim) and what every step leaves behind; extra losses are in stream.losses."""
-        position, depth, watch = self.position, self.depth, stream.watch
+        position, depth, watch, places = self.position, self.depth, stream.watch, stream.positions
         left: list[Entries] = [()] * depth.steps
+        extra = 0 if self.extra is None else len(self.extra)
+        if self.extra is not None:
+            x, stream = with_extra(self.extra, x, stream)
 
         def step(block: nn.Module, t: int, x: Tensor) -> Tensor:
             if t == 0 or position.every_step:
-                x = position(x, stream.positions, t)
+                x = position(x, places, t) if not extra else torch.cat([x[:, :extra], position(x[:, extra:], places, t)], dim=1)
             if t == 0 and self.training:
                 x = self.drop(x)
             if watch is not None:
@@ -80,7 +91,15 @@ class Stack(nn.Module):
         x = depth(x, stream, step)
         if watch is not None:
             watch.note("stream norm", depth.steps, partial(norm, x))
-        return self.final(x), tuple(left) if stream.keep else ()
+        return self.final(x[:, extra:] if extra else x), tuple(left) if stream.keep else ()
+
+
+def with_extra(extra: Tensor, x: Tensor, stream: Stream) -> tuple[Tensor, Stream]:
+    """Tokens x (batch, length, dim) behind extra (count, dim), and their stream; only whole rows from the first token on have such."""
+    count = len(extra)
+    x = torch.cat([extra.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)
+    valid = None if stream.valid is None else F.pad(stream.valid, (count, 0), value=True)
+    return x, replace(stream, positions=Range(0, x.shape[1]), valid=valid)
 
 
 def norm(x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from formers.patterns.bigbird import BigBird
 from formers.patterns.combine import Alternate, PerHead
 from formers.patterns.factorized import Column, Fixed, Strided, Summary
 from formers.patterns.full import Causal, Full
+from formers.patterns.globals import Globals
 from formers.patterns.grid import Blocks, LocalGrid
 from formers.patterns.local import Local
 
@@ -16,6 +17,7 @@ __all__ = [
     "Column",
     "Fixed",
     "Full",
+    "Globals",
     "Intersection",
     "Local",
     "LocalGrid",

@@ -6,6 +6,7 @@ never negative; arguments are Python integers or tensors that broadcast.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 
 from formers.core import FormersError, Range, Slot
-from formers.patterns.plan import Plan, scan
+from formers.patterns.plan import Plan, Round, scan
 
 Integer = TypeVar("Integer", int, Tensor)
 
@@ -32,9 +33,23 @@ class Pattern(Slot):
         """Whether heads differ."""
         return False
 
+    @property
+    def by_length(self) -> bool:
+        """Whether the sets depend on where a row ends, and nobody has said yet where: then `of` or `allows_in` must be asked."""
+        return False
+
+    @property
+    def grain(self) -> int:
+        """Positions of an aligned block of so many see, and are seen, alike; 1 where nothing is known."""
+        return 1
+
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         """Whether j is in S_i: the truth that everything else is derived from."""
         raise TypeError(f"{type(self).__name__} does not say whom it allows: define allows(i, j, head).")
+
+    def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
+        """`of(length).allows(i, j, head)`, also for rows of different lengths: then `length` is a tensor that broadcasts."""
+        return self.allows(i, j, head)
 
     def at(self, layer: int) -> Pattern:
         """The pattern of one layer."""
@@ -65,6 +80,14 @@ class Pattern(Slot):
         """The pattern over positions 0 ... n-1 as rounds of disjoint pieces, which together are exactly the pattern."""
         return _scanned(self, n, head)
 
+    def unite(self, other: Pattern, n: int, head: int) -> Plan | None:
+        """The plan of its union with another pattern; None where asking for all pairs is as good."""
+        return None
+
+    def behind(self, first: int, n: int, head: int) -> Round | None:
+        """A round of its pairs without those of the `first` positions; None where asking for all pairs is as good."""
+        return None
+
     def mask(self, length: int, heads: int = 1, layer: int = 0) -> Tensor:
         """The pattern as a boolean tensor (heads, length, length), True = may attend."""
         if length < 1 or heads < 1:
@@ -86,6 +109,13 @@ def _scanned(pattern: Pattern, n: int, head: int) -> Plan:
     return scan(lambda i, j: torch.as_tensor(pattern.allows(i, j, head)), n)
 
 
+@lru_cache(maxsize=64)
+def _united(union: Union, n: int, head: int) -> Plan:
+    first, second = union.first, union.second
+    plan = first.unite(second, n, head) or second.unite(first, n, head)
+    return _scanned(union, n, head) if plan is None else plan
+
+
 class Union(Pattern):
     """a | b: query i sees what a or b lets it see."""
 
@@ -100,8 +130,22 @@ class Union(Pattern):
     def by_head(self) -> bool:
         return self.first.by_head or self.second.by_head
 
+    @property
+    def by_length(self) -> bool:
+        return self.first.by_length or self.second.by_length
+
+    @property
+    def grain(self) -> int:
+        return math.gcd(self.first.grain, self.second.grain)
+
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self.first.allows(i, j, head) | self.second.allows(i, j, head)
+
+    def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
+        return self.first.allows_in(i, j, head, length) | self.second.allows_in(i, j, head, length)
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return _united(self, n, head)
 
     def at(self, layer: int) -> Pattern:
         return self.first.at(layer) | self.second.at(layer)
@@ -139,8 +183,19 @@ class Intersection(Pattern):
     def by_head(self) -> bool:
         return self.first.by_head or self.second.by_head
 
+    @property
+    def by_length(self) -> bool:
+        return self.first.by_length or self.second.by_length
+
+    @property
+    def grain(self) -> int:
+        return math.gcd(self.first.grain, self.second.grain)
+
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self.first.allows(i, j, head) & self.second.allows(i, j, head)
+
+    def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
+        return self.first.allows_in(i, j, head, length) & self.second.allows_in(i, j, head, length)
 
     def at(self, layer: int) -> Pattern:
         return self.first.at(layer) & self.second.at(layer)

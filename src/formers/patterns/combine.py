@@ -6,6 +6,8 @@ S_i of layer t  = S_i of the (t mod n)-th of n      E85
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import field_validator
@@ -37,15 +39,30 @@ class PerHead(Pattern):
     def by_head(self) -> bool:
         return True
 
+    @property
+    def by_length(self) -> bool:
+        return any(p.by_length for p in self.patterns)
+
+    @property
+    def grain(self) -> int:
+        return math.gcd(*(p.grain for p in self.patterns))
+
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        return self._by_head(head, lambda pattern, h: pattern.allows(i, j, h))
+
+    def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
+        return self._by_head(head, lambda pattern, h: pattern.allows_in(i, j, h, length))
+
+    def _by_head(self, head: int | Tensor, ask: Callable[[Pattern, int], bool | Tensor]) -> bool | Tensor:
+        """What each head's own pattern answers."""
         asked = heads_in(head)
         if asked > len(self.patterns):
             raise FormersError(f"PerHead has {len(self.patterns)} patterns and is asked for {asked} heads: give one pattern a head.")
         if isinstance(head, int):
-            return self.patterns[head].allows(i, j, head)  # E84
+            return ask(self.patterns[head], head)  # E84
         allowed = head < 0  # nobody yet
         for h, pattern in enumerate(self.patterns):
-            allowed = allowed | ((head == h) & pattern.allows(i, j, h))  # E84
+            allowed = allowed | ((head == h) & ask(pattern, h))  # E84
         return allowed
 
     def at(self, layer: int) -> Pattern:
@@ -96,8 +113,19 @@ class Alternate(Pattern):
     def by_head(self) -> bool:
         return any(p.by_head for p in self.patterns)
 
+    @property
+    def by_length(self) -> bool:
+        return any(p.by_length for p in self.patterns)
+
+    @property
+    def grain(self) -> int:
+        return math.gcd(*(p.grain for p in self.patterns))
+
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self.at(0).allows(i, j, head)
+
+    def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
+        return self.at(0).allows_in(i, j, head, length)
 
     def at(self, layer: int) -> Pattern:
         return self.patterns[layer % len(self.patterns)].at(layer)  # E85

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from formers.core import Range
 from formers.patterns.base import Integer, Pattern
-from formers.patterns.plan import CHUNK, Grid, Piece, Plan, Round, own_blocks
+from formers.patterns.plan import Plan, Round, own_blocks, rectangle
 
 
 class Full(Pattern):
@@ -23,7 +23,7 @@ class Full(Pattern):
         return True
 
     def pieces(self, n: int, head: int = 0) -> Plan:
-        return (Round(tuple(Piece(Grid(i, 1, min(CHUNK, n - i), n), Grid(0, 1, n, n)) for i in range(0, n, CHUNK))),)
+        return (Round(rectangle(range(n), range(n))),)
 
 
 class Causal(Pattern):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -187,13 +187,54 @@ def summaries(n: int, stride: int, summary: int, end: int) -> Plan:
     return (Round(tuple(pieces), Chosen(among, unit)),) if pieces else ()
 
 
+def rectangle(queries: range, keys: range) -> tuple[Piece, ...]:
+    """Some queries that see the same keys, a chunk of queries at a time."""
+    if not len(keys):
+        return ()
+    where, starts = Grid(keys.start, 1, len(keys), len(keys)), range(queries.start, queries.stop, CHUNK)
+    return tuple(Piece(Grid(i, 1, min(CHUNK, queries.stop - i), CHUNK), where) for i in starts)
+
+
+def of_blocks(seen: Iterable[tuple[int, Numbers]], n: int, size: int, first: int = 0) -> Round:
+    """The pairs of a pattern in which blocks of `size` positions are alike: for each block that sees any those that it sees, in order.
+
+    Pairs with one of the `first` positions are left out.
+    """
+    found: dict[tuple[int, bytes], list[tuple[int, Numbers]]] = defaultdict(list)
+    pieces: list[Piece] = []
+
+    def real(blocks: Numbers) -> Mask:
+        there = (blocks[:, None] * size + np.arange(size)).flatten()
+        return (there >= first) & (there < n)
+
+    for block, some in seen:
+        rows, some = real(np.array([block])), some[(some + 1) * size > first]
+        columns = real(some)
+        if not rows.any() or not columns.any():
+            continue
+        if len(some) == some[-1] + 1 - some[0]:  # they lie one behind the other, as those of global blocks do
+            here, there = (max(first, int(c) * size) for c in (block, some[0]))
+            pieces += rectangle(range(here, min(n, (block + 1) * size)), range(there, min(n, int(some[-1] + 1) * size)))
+        else:
+            mask = np.outer(rows, columns)
+            found[len(some), b"" if mask.all() else mask.tobytes()].append((block, some))
+    return Round((*pieces, *_alike(found, size)))
+
+
+def _alike(found: dict[tuple[int, bytes], list[tuple[int, Numbers]]], size: int) -> Iterator[Piece]:
+    """A piece for the blocks that see as many blocks through the same mask, by that number and the bytes of the mask."""
+    for (_, mask), rows in found.items():
+        queries, keys = Chosen(np.array([[block] for block, _ in rows]), size), Chosen(np.stack([seen for _, seen in rows]), size)
+        yield Piece(queries, keys, np.frombuffer(mask, dtype=bool).reshape(size, -1).copy() if mask else None)
+
+
 def scan(allows: Callable[[Tensor, Tensor], Tensor], n: int) -> Plan:
     """The plan of any pattern: its blocks that hold an allowed pair, found by asking for all pairs, a row of blocks at a time."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     size = min(BLOCK, n)
     count = math.ceil(n / size)
-    found: dict[tuple[int, int, bytes], list[tuple[int, Numbers]]] = defaultdict(list)
+    found: dict[tuple[int, bytes], list[tuple[int, Numbers]]] = defaultdict(list)
     with unset_fake_temporarily():  # who may see whom is a matter of numbers, which fake tensors have none of
         here = torch.arange(count * size)
         for block in range(count):
@@ -204,10 +245,5 @@ def scan(allows: Callable[[Tensor, Tensor], Tensor], n: int) -> Plan:
             partly = by_block.any(axis=(0, 2)) & ~whole
             if whole.any() or partly.any():
                 seen_blocks = np.concatenate([whole.nonzero()[0], partly.nonzero()[0]])  # open ones first: the mask is of the others
-                found[len(seen_blocks), int(partly.sum()), by_block[:, partly].tobytes()].append((block, seen_blocks))
-    pieces = []
-    for (_, masked, mask), rows in found.items():
-        queries = Chosen(np.array([[block] for block, _ in rows]), size)
-        keys = Chosen(np.stack([chosen for _, chosen in rows]), size)
-        pieces.append(Piece(queries, keys, np.frombuffer(mask, dtype=bool).reshape(size, -1).copy() if masked else None))
-    return (Round(tuple(pieces)),)
+                found[len(seen_blocks), by_block[:, partly].tobytes()].append((block, seen_blocks))
+    return (Round(tuple(_alike(found, size))),)

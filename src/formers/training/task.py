@@ -62,7 +62,7 @@ def prepare(
     vocab = probe.vocab if "vocab" in options else None
     if vocab is not None and kind != "characters":
         _refuse_small(vocab, 256 + len(specials))
-    if "classes" in find_member(member).options and not isinstance(probe.head, Classify) and is_labelled(data):
+    if "classes" in find_member(member).options and isinstance(probe.head, MaskedLM) and is_labelled(data):
         probe, specials = member_spec(member, preset=preset, **{"vocab": 256, **options, "classes": 2}), ()
         options["classes"] = None
     opened = _open(probe, data, reading)

@@ -101,7 +101,8 @@ def _cases(inputs: list[Tensor]) -> Iterator[Case]:
     for pattern in specimens():
         for words, valid in (("", None), (" with queries without keys", some)):
             where = Range(0, LENGTH)
-            request = Request(pattern.at(0).of(LENGTH), where, where, HEADS, WIDTH**-0.5, valid)
+            here = pattern.at(0) if valid is not None else pattern.at(0).of(LENGTH)
+            request = Request(here, where, where, HEADS, WIDTH**-0.5, valid)
             ready = [x.clone().requires_grad_() for x in inputs]
             yield Case(f"{spell(pattern)}{words}", request, _computed(EXECUTORS["dense"], request, ready))
 

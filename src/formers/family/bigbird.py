@@ -1,0 +1,84 @@
+"""BigBird (Zaheer et al., 2020): attention over a window, global and random blocks, which is linear in the length.
+
+Global are blocks of the row itself (the paper's ITC) or, with `extra`, learned vectors before it (ETC).
+Equations E130-E134; docs/bigbird.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from formers.core import FormersError
+from formers.depth import Stacked
+from formers.family.parts import position as positions
+from formers.family.parts import residual
+from formers.feedforward import Dense
+from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.model import Spec
+from formers.patterns import BigBird, Causal, Globals, Pattern
+
+# The paper's base models (appendix E): those of BERT, at 4,096 tokens. (Its code leaves attention dropout out where attention is sparse.)
+COMMON = {
+    "dim": 768, "heads": 12, "layers": 12, "hidden": 3072, "length": 4096, "dropout": 0.1, "attention_dropout": 0.1,
+    "norm": "post", "position": "learned", "activation": "gelu", "embedding_scale": "none",
+}  # fmt: skip
+BASE = {**COMMON, "block": 64, "window": 3, "global_blocks": 2, "random_blocks": 3}
+# The paper's ETC has relative positions and a second loss (CPC), too; these are not here.
+ETC = {**COMMON, "block": 84, "window": 3, "global_blocks": 0, "random_blocks": 0, "extra": 256}
+
+_LARGE = {"batch": 256, "learning_rate": 1e-4, "warmup": 10000}
+TRAINING = {"base": _LARGE, "etc": _LARGE}
+
+
+def bigbird(
+    *,
+    vocab: PositiveInt | None = None,
+    features: PositiveInt | None = None,
+    classes: PositiveInt | None = None,
+    pool: str = "mean",
+    decoder_layers: NonNegativeInt = 0,
+    dim: PositiveInt = 128,
+    heads: PositiveInt = 4,
+    head_dim: PositiveInt | None = None,
+    value_dim: PositiveInt | None = None,
+    layers: PositiveInt = 4,
+    hidden: PositiveInt | None = None,
+    length: PositiveInt = 1024,
+    block: PositiveInt = 32,
+    window: PositiveInt = 3,
+    global_blocks: NonNegativeInt | None = None,
+    random_blocks: NonNegativeInt = 3,
+    extra: NonNegativeInt = 0,
+    pattern_seed: int = 0,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    norm: str = "pre",
+    position: str = "sinusoidal",
+    activation: str = "gelu",
+    tied: bool = True,
+    embedding_scale: str = "input",
+) -> Spec:
+    """An encoder of long rows over window, global and random blocks: masked language model, classifier, or encoder-decoder.
+
+    With `classes` it judges whole rows; with `decoder_layers` a decoder, which attends fully, writes what it has read. `extra` learned
+    vectors stand before every row as its global tokens; then no block is global unless `global_blocks`, else 2, says so. `pattern_seed`
+    draws the random blocks.
+    """
+    if decoder_layers and classes is not None:
+        raise FormersError(f"classes={classes} and decoder_layers={decoder_layers} are two things to do: give one of them.")
+    blocks = (0 if extra else 2) if global_blocks is None else global_blocks
+    pattern: Pattern = BigBird(block=block, window=window, global_blocks=blocks, random_blocks=random_blocks, seed=pattern_seed)
+    common: dict[str, Any] = dict(
+        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
+        attention_dropout=attention_dropout, embedding_scale=embedding_scale, position=positions(position), residual=residual(norm),
+        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+    )  # fmt: skip
+    reads: dict[str, Any] = dict(pattern=Globals(tokens=extra) | pattern if extra else pattern, extra=extra, depth=Stacked(layers=layers))
+    if not decoder_layers:
+        head = MaskedLM(tied=tied) if classes is None else Classify(classes=classes, pool=pool)
+        return Spec(name="bigbird", vocab=vocab, features=features, head=head, **reads, **common)
+    encoder = Spec(name="bigbird's encoder", features=features, head=NoHead(), **reads, **common)
+    writes: dict[str, Any] = dict(pattern=Causal(), depth=Stacked(layers=decoder_layers), head=LanguageModel(tied=tied))
+    return Spec(name="bigbird", vocab=vocab, encoder=encoder, **writes, **common)
