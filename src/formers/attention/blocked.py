@@ -9,12 +9,11 @@ in the sum. Logarithms and powers are those of 2, which processors are good at: 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from formers.attention.request import Request
@@ -67,8 +66,9 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     if q.numel() == 0:
         return torch.zeros_like(v)
     seed = fresh() if request.dropout else 0
-    attention: Callable[..., Tensor] = Blocked.apply
-    return attention(q, k, v, request.valid, request.pattern.of(q.shape[2]), request.scale, request.dropout, seed)
+    pattern = PATTERNS.number(request.pattern.of(q.shape[2]))
+    out: Tensor = operation(q, k, v, request.valid, pattern, request.scale, request.dropout, seed)[0]
+    return out
 
 
 def _rows(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
@@ -127,55 +127,114 @@ class Work(NamedTuple):
 
 def _work(q: Tensor, pattern: Pattern, scale: float, dropout: float, seed: int) -> Work:
     heads, n = q.shape[1:3]
-    dtype = torch.promote_types(q.dtype, torch.float32)
+    dtype = _wide(q.dtype)
     limit = TILE * torch.get_num_threads() if q.device.type == "cpu" else LARGE_TILE
     rounds = [tiles(pattern, n, head if pattern.by_head else 0, limit, dtype, q.device, not dropout) for head in range(heads)]
     return Work(rounds, dtype, -n % math.lcm(*(unit(each) for each in rounds)), scale, dropout, seed)
 
 
-class Blocked(torch.autograd.Function):
-    """Attention of q, k (batch, heads, n, head_dim) and v (batch, heads, n, value_dim) over a pattern."""
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, pattern: int, scale: float, dropout: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Attention of q, k, v (batch, heads, n, width), v with a width of its own, and the logarithms of its sums (batch, heads, n)."""
+    (batch, heads, n, width), work = q.shape, _work(q, PATTERNS[pattern], scale, dropout, seed)
+    out, lse = work.room(v, not all(rounds and rounds[0].whole for rounds in work.rounds)), work.room(q[..., :1])
+    with torch.autocast(q.device.type, enabled=False):
+        buffer, scaled = work.buffer(q), q.new_empty(n + work.more, width, dtype=work.dtype)
+        for row in range(batch):
+            shut = _shut(valid, row, work)
+            for head in range(heads):
+                torch.mul(work.row(q[row, head]), scale * LOG2E, out=scaled)
+                each = Row(scaled, work.row(k[row, head]), work.row(v[row, head]), shut, lse[row, head], row * heads + head)
+                _forward(each, out[row, head], work, work.rounds[head], buffer)
+    return out[:, :, :n].to(v.dtype), lse[:, :, :n, 0]
 
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, pattern: Pattern, scale: float, dropout: float, seed: int
-    ) -> Tensor:
-        (batch, heads, n, width), work = q.shape, _work(q, pattern, scale, dropout, seed)
-        out, lse = work.room(v, not all(rounds and rounds[0].whole for rounds in work.rounds)), work.room(q[..., :1])
-        with torch.autocast(q.device.type, enabled=False):
-            buffer, scaled = work.buffer(q), q.new_empty(n + work.more, width, dtype=work.dtype)
-            for row in range(batch):
-                shut = _shut(valid, row, work)
-                for head in range(heads):
-                    torch.mul(work.row(q[row, head]), scale * LOG2E, out=scaled)
-                    each = Row(scaled, work.row(k[row, head]), work.row(v[row, head]), shut, lse[row, head], row * heads + head)
-                    _forward(each, out[row, head], work, work.rounds[head], buffer)
-        ctx.save_for_backward(q, k, v, valid, out, lse)
-        ctx.work = work
-        return out[:, :, :n].to(v.dtype)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, valid, out, lse = ctx.saved_tensors
-        work, (batch, heads, n, width) = ctx.work, q.shape
-        once = [rounds[0].once if rounds else (False, False) for rounds in work.rounds]
-        dq = work.room(q, not all(queries for queries, _ in once))
-        dk, dv = (work.room(x, not all(keys for _, keys in once)) for x in (k, v))
-        with torch.autocast(q.device.type, enabled=False):
-            buffers, scaled = (work.buffer(q), work.buffer(q)), q.new_empty(n + work.more, width, dtype=work.dtype)
-            product = torch.empty_like(out[0, 0])
-            for row in range(batch):
-                shut = _shut(valid, row, work)
-                for head in range(heads):
-                    rows = [work.row(x[row, head]) for x in (q, k, v, grads[0])]
-                    torch.mul(rows[0], work.scale * LOG2E, out=scaled)
-                    d = torch.mul(rows[3], out[row, head], out=product).sum(dim=-1, keepdim=True)
-                    each = Row(scaled, rows[1], rows[2], shut, lse[row, head], row * heads + head)
-                    _backward(each, Back(rows[3], d, dq[row, head], dk[row, head], dv[row, head]), work, work.rounds[head], buffers)
-                    dq[row, head].mul_(work.scale)
-                    dk[row, head].mul_(1.0 / LOG2E)
-        return *(x[:, :, :n].to(y.dtype) for x, y in ((dq, q), (dk, k), (dv, v))), None, None, None, None, None
+def backward(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, out: Tensor, lse: Tensor,
+    pattern: int, scale: float, dropout: float, seed: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of q, k and v, for g of the output."""
+    (batch, heads, n, width), work = q.shape, _work(q, PATTERNS[pattern], scale, dropout, seed)
+    once = [rounds[0].once if rounds else (False, False) for rounds in work.rounds]
+    dq = work.room(q, not all(queries for queries, _ in once))
+    dk, dv = (work.room(x, not all(keys for _, keys in once)) for x in (k, v))
+    with torch.autocast(q.device.type, enabled=False):
+        buffers, scaled = (work.buffer(q), work.buffer(q)), q.new_empty(n + work.more, width, dtype=work.dtype)
+        product = v.new_empty(n + work.more, v.shape[3], dtype=work.dtype)
+        for row in range(batch):
+            shut = _shut(valid, row, work)
+            for head in range(heads):
+                rows = [work.row(x[row, head]) for x in (q, k, v, g, out, lse[..., None])]
+                torch.mul(rows[0], scale * LOG2E, out=scaled)
+                d = torch.mul(rows[3], rows[4], out=product).sum(dim=-1, keepdim=True)
+                each = Row(scaled, rows[1], rows[2], shut, rows[5], row * heads + head)
+                _backward(each, Back(rows[3], d, dq[row, head], dk[row, head], dv[row, head]), work, work.rounds[head], buffers)
+                dq[row, head].mul_(scale)
+                dk[row, head].mul_(1.0 / LOG2E)
+    dq, dk, dv = (x[:, :, :n].to(y.dtype) for x, y in ((dq, q), (dk, k), (dv, v)))
+    return dq, dk, dv
+
+
+class Numbered:
+    """Patterns by number, because the operations of torch take numbers and no patterns."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Pattern, int] = {}
+        self.patterns: list[Pattern] = []
+
+    def number(self, pattern: Pattern) -> int:
+        """The number of a pattern."""
+        if pattern not in self.numbers:
+            self.numbers[pattern] = len(self.patterns)
+            self.patterns.append(pattern)
+        return self.numbers[pattern]
+
+    def __getitem__(self, number: int) -> Pattern:
+        return self.patterns[number]
+
+
+PATTERNS = Numbered()
+
+# As operations of torch they are one thing to whoever looks on from outside: those who count costs on tensors without numbers, or profile.
+NAMES = "int pattern, float scale, float dropout, int seed"
+operation = torch.library.custom_op(
+    "formers::blocked", forward, mutates_args=(), schema=f"(Tensor q, Tensor k, Tensor v, Tensor? valid, {NAMES}) -> (Tensor, Tensor)"
+)
+operation_backward = torch.library.custom_op(
+    "formers::blocked_backward", backward, mutates_args=(),
+    schema=f"(Tensor g, Tensor q, Tensor k, Tensor v, Tensor? valid, Tensor out, Tensor lse, {NAMES}) -> (Tensor, Tensor, Tensor)",
+)  # fmt: skip
+
+
+@operation.register_fake
+def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(v, memory_format=torch.contiguous_format), q.new_empty(q.shape[:3], dtype=_wide(q.dtype))
+
+
+@operation_backward.register_fake
+def _shapes_backward(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:4], *output)
+    ctx.rest = inputs[4:]
+
+
+def _go_back(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    return *operation_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 5
+
+
+operation.register_autograd(_go_back, setup_context=_keep)
+
+
+def flops(shapes: tuple[tuple[int, ...], ...], pattern: int, products: tuple[int, int]) -> int:
+    """FLOPs over the pairs of a pattern's plan: so many products as wide as q, and as wide as v."""
+    (batch, heads, n, width), value = shapes[0], shapes[1][3]
+    bound = PATTERNS[pattern]
+    each = [pairs(bound.pieces(n, head)) for head in range(heads if bound.by_head else 1)]
+    return 2 * batch * sum(each) * (heads // len(each)) * (products[0] * width + products[1] * value)
 
 
 class Row(NamedTuple):
@@ -288,3 +347,8 @@ def _among(where: Place | None, row: Row) -> tuple[Tensor, Tensor, Tensor | None
     if where is None:
         return row.k, row.v, row.shut
     return where.take(row.k)[0], where.take(row.v)[0], None if row.shut is None else where.take(row.shut)[0]
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What is computed in."""
+    return torch.promote_types(dtype, torch.float32)

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from formers.attention import blocked
 from formers.attention.attend import Verdict
 from formers.core import FormersError, State, Watch
 from formers.heads import NoHead
@@ -209,10 +210,24 @@ def _fused_backward(gradient: Shape, q: Shape, k: Shape, v: Shape, *_: Any, **__
     return 2 * batch * heads * n * k[2] * (3 * width + 2 * v[3])
 
 
-# torch counts its fused attention on every device but this one.
+def _blocked(q: Shape, k: Shape, v: Shape, valid: Shape | None, pattern: int, *_: Any, **__: Any) -> int:
+    """FLOPs of attention by pieces."""
+    return blocked.flops((q, v), pattern, (1, 1))
+
+
+def _blocked_backward(
+    g: Shape, q: Shape, k: Shape, v: Shape, valid: Shape | None, out: Shape, lse: Shape, pattern: int, *_: Any, **__: Any
+) -> int:
+    """FLOPs of its backward pass, which computes the scores once more."""
+    return blocked.flops((q, v), pattern, (3, 2))
+
+
+# torch counts its fused attention on every device but this one, and knows nothing of ours.
 FUSED = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
+    torch.ops.formers.blocked: _blocked,
+    torch.ops.formers.blocked_backward: _blocked_backward,
 }
 
 
