@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from formers.core import Positions, Range
+from formers.core import Comb, Index, Positions, Range
 from formers.core.tables import kept
 from formers.patterns import Pattern
 
@@ -37,8 +37,15 @@ class Request(NamedTuple):
     @property
     def open(self) -> bool:
         """Whether every query sees every key, known from types and integers alone."""
-        if self.valid is not None or not isinstance(self.queries, Range) or not isinstance(self.keys, Range):
+        return self.valid is None and self.covered
+
+    @property
+    def covered(self) -> bool:
+        """Whether the pattern lets every query see every key, known from types and integers alone."""
+        if not isinstance(self.queries, Range) or isinstance(self.keys, Index):
             return False
+        if isinstance(self.keys, Comb):
+            return self.pattern.covers_far(self.queries, self.keys) and self.pattern.covers(self.queries, self.keys.near)
         return self.pattern.covers(self.queries, self.keys)
 
     def mask_words(self) -> str:
@@ -54,9 +61,9 @@ class Request(NamedTuple):
         """True where a query may see a key, broadcasting to (batch, heads, queries, keys); None where all may."""
         if self.open:
             return None
+        if self.valid is not None and self.covered:
+            return self.valid[:, None, None, :]
         if isinstance(self.queries, Range) and isinstance(self.keys, Range):
-            if self.valid is not None and self.pattern.covers(self.queries, self.keys):
-                return self.valid[:, None, None, :]
             large = self.queries.length * self.keys.length > LARGEST
             make = _table if large or torch.compiler.is_compiling() else _cached_table
             allowed = make(self.pattern, self.queries, self.keys, self.heads, device)
