@@ -119,7 +119,7 @@ def test_whatever_happens_to_a_state_it_stays_exact(pattern: Pattern) -> None:
     for often in [["padding", "padding"]] * 8 + [["stretch", "token"]] * 6:  # without padding, rows stand at one position for longer
         state, rows = model.initial_state(3), [[], [], []]
         for _ in range(14):
-            act = choice.choice(often + ["token", "token", "stretch", "reset", "select"])
+            act = choice.choice([*often, "token", "token", "stretch", "reset", "select"])
             if act == "reset" and not state.empty:
                 done = torch.rand(state.batch) < 0.5
                 state, rows = state.reset(done), [[] if d else row for row, d in zip(rows, done.tolist(), strict=True)]

@@ -69,21 +69,21 @@ class Request(NamedTuple):
             allowed = make(self.pattern, self.queries, self.keys, self.heads, device)
         else:
             i, j = self.queries.tensor(device), self.keys.tensor(device)
-            allowed = _allowed(self.pattern, i, j, self.heads)
+            allowed = allowed_pairs(self.pattern, i, j, self.heads)
             allowed = allowed & (j >= 0)[..., None, None, :]
         if self.valid is not None:
             allowed = allowed & self.valid[:, None, None, :]
         return allowed
 
 
-def _allowed(pattern: Pattern, i: Tensor, j: Tensor, heads: int) -> Tensor:
+def allowed_pairs(pattern: Pattern, i: Tensor, j: Tensor, heads: int) -> Tensor:
     """allows(i, j, head) over query positions (..., q) and key positions (..., k), as (..., heads or 1, q, k)."""
     head = torch.arange(heads, device=i.device)[:, None, None] if pattern.by_head else 0
     return torch.as_tensor(pattern.allows(i[..., None, :, None], j[..., None, None, :], head))
 
 
 def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Tensor:
-    return _allowed(pattern, queries.tensor(device), keys.tensor(device), heads)
+    return allowed_pairs(pattern, queries.tensor(device), keys.tensor(device), heads)
 
 
 @kept(64)

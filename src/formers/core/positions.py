@@ -122,36 +122,30 @@ def comb(start: int, width: int, period: int, near: Range) -> Known:
 
 def union(first: Known, second: Known) -> Known:
     """Positions that hold those of both, which end alike: exactly theirs where their gaps fit together, else more."""
-    if isinstance(second, Range):
-        first, second = second, first
     stop = max(first.stop, second.stop)
-    if isinstance(first, Range):
-        if isinstance(second, Range):
-            start = min(first.start, second.start)
-            return Range(start, stop - start)
-        near = min(first.start, second.near.start)
-        return comb(second.start, second.width, second.period, Range(near, stop - near))
-    near = min(first.near.start, second.near.start)
-    start = min(first.start, second.start)
-    if first.period != second.period:
-        return Range(start, stop - start)
-    # One tooth that holds a tooth of each, wherever both stand in a period.
-    width = max(p.start + p.width for p in (first, second)) - start
-    return comb(start, width, first.period, Range(near, stop - near))
+    near = min(p.start if isinstance(p, Range) else p.near.start for p in (first, second))
+    combs = [p for p in (first, second) if isinstance(p, Comb)]
+    if not combs:
+        return Range(near, stop - near)
+    start, end = min(p.start for p in combs), max(p.start + p.width for p in combs)
+    if combs[0].period != combs[-1].period:
+        return Range(min(start, near), stop - min(start, near))
+    # One tooth holds a tooth of each.
+    return comb(start, end - start, combs[0].period, Range(near, stop - near))
 
 
 class Slices(NamedTuple):
-    """Places (count, width) among those that are held: start + period * number + element."""
+    """Places (number, width) among those that are held: the first at `start`, `width` side by side, and so on every `period`."""
 
     start: int
-    count: int
+    number: int
     width: int
     period: int
 
     @property
     def length(self) -> int:
         """How many places there are."""
-        return self.count * self.width
+        return self.number * self.width
 
 
 def places(held: Known, wanted: Known) -> tuple[Slices, ...] | None:
@@ -188,9 +182,9 @@ def take(x: Tensor, where: tuple[Slices, ...], dim: int) -> Tensor:
 
 
 def _slice(x: Tensor, piece: Slices, dim: int) -> Tensor:
-    start, count, width, period = piece
-    span = x.narrow(dim, start, (count - 1) * period + width)
-    if count == 1:
+    start, number, width, period = piece
+    span = x.narrow(dim, start, (number - 1) * period + width)
+    if number == 1:
         return span
-    teeth = span.unfold(dim, width, period)  # (..., count, ..., width), a view
+    teeth = span.unfold(dim, width, period)  # (..., number, ..., width), a view
     return teeth.select(-1, 0) if width == 1 else teeth.movedim(-1, dim + 1).flatten(dim, dim + 1)

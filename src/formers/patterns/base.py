@@ -73,7 +73,7 @@ class Pattern(Slot):
         return Range(oldest, t - oldest)
 
     def reads(self, t: int) -> Known | None:
-        """The positions that a query at t sees, or a few more, as plain integers; None where that is all that is kept, or nothing is known."""
+        """The positions that a query at t sees, or a few more, as plain integers; None where that is all that is kept, or unknown."""
         return None
 
     def pieces(self, n: int, head: int = 0) -> Plan:
