@@ -7,14 +7,16 @@ import torch
 
 import formers
 from formers.attention import EXECUTORS
-from formers.patterns import Causal, Full
+from formers.patterns import Causal, Full, Strided
 from helpers import close, gradients
 
 INFINITE = float("-inf")
+WITH_A_BIAS = [name for name in EXECUTORS if name not in ("blocked", "flex", "gather")]
+"""Pieces and FlexAttention refuse a bias; gathering, which takes one query, is tried below."""
 
 
 @pytest.mark.parametrize("pattern", [Full(), Causal()], ids=lambda p: type(p).__name__)
-@pytest.mark.parametrize("how", [name for name in EXECUTORS if name != "blocked"])
+@pytest.mark.parametrize("how", WITH_A_BIAS)
 def test_a_row_closed_by_the_bias_gives_0_and_no_gradient(how, pattern):
     q, k, v = torch.randn(3, 2, 2, 4, 3, dtype=torch.float64).unbind()
     bias = torch.randn(2, 2, 4, 4, dtype=torch.float64)
@@ -33,12 +35,24 @@ def test_a_row_closed_by_the_bias_gives_0_and_no_gradient(how, pattern):
         close(one, other)
 
 
-@pytest.mark.parametrize("how", [name for name in EXECUTORS if name != "blocked"])
+@pytest.mark.parametrize("how", WITH_A_BIAS)
 def test_a_bias_of_few_dimensions_or_another_precision_is_broadcast(how):
     q, k, v = torch.randn(3, 1, 2, 4, 3).unbind()
     bias = torch.randn(4, dtype=torch.float64)
     wanted = formers.attend(q, k, v, how="dense", bias=bias.float().expand(1, 2, 4, 4))
     close(formers.attend(q, k, v, how=how, bias=bias), wanted, 1e-6)
+
+
+def test_one_query_whose_keys_the_bias_closes_gives_0_and_no_gradient():
+    q, k, v = torch.randn(1, 2, 1, 3), torch.randn(1, 2, 40, 3), torch.randn(1, 2, 40, 3)
+    bias = torch.zeros(1, 2, 1, 40)
+    bias[:, 0] = INFINITE
+    q.requires_grad_()
+    y = formers.attend(q, k, v, Strided(stride=5), "gather", bias=bias)
+    assert (y[:, 0] == 0).all()
+    assert (y[:, 1] != 0).all()
+    (slope,) = gradients(y, [q])
+    assert (slope[:, 0] == 0).all()
 
 
 def test_large_half_precision_scores_do_not_overflow():

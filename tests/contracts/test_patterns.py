@@ -7,8 +7,9 @@ import itertools
 import pytest
 import torch
 
-from contracts.specimens import BLOCK, patterns
-from formers.core import Range
+from contracts.specimens import BLOCK, PATTERNS, patterns
+from formers.attention.request import Request
+from formers.core import Comb, Range
 from formers.patterns import Causal, Full, Local, Pattern
 from helpers import refused
 
@@ -84,6 +85,43 @@ def test_what_will_be_seen_is_kept(pattern: Pattern) -> None:
         assert torch.equal(kept, torch.as_tensor(pattern.keeps(torch.arange(LENGTH), t)).expand(LENGTH))
         missed = (still & ~kept).nonzero().flatten().tolist()
         assert missed == [], f"at t={t} these keys are forgotten and still seen"
+
+
+@SWEPT
+def test_what_is_kept_and_what_is_read_is_known_as_integers(pattern: Pattern) -> None:
+    for t, layer in itertools.product(range(3 * LENGTH), range(LAYERS)):
+        here = pattern.at(layer)
+        kept = here.kept(t)
+        assert kept.stop == t
+        assert {j for j in range(t) if here.keeps(j, t)} <= set(kept.tensor().tolist())
+        read = here.reads(t)
+        if read is not None:
+            seen = {j for j in range(t + 1) for head in range(HEADS) if here.allows(t, j, head)}
+            assert seen <= set(read.tensor().tolist()) <= {*kept.tensor().tolist(), t}
+            assert here.is_causal
+
+
+@pytest.mark.parametrize("pattern", [p for kind in ("Strided", "Column", "Fixed", "Summary") for p in PATTERNS[kind]], ids=repr)
+def test_factorised_patterns_know_exactly_what_is_kept_and_read(pattern: Pattern) -> None:
+    for t in range(3 * LENGTH):
+        assert {j for j in range(t) if pattern.keeps(j, t)} == set(pattern.kept(t).tensor().tolist())
+        if not pattern.by_head:
+            read = pattern.reads(t)
+            assert {j for j in range(t + 1) if pattern.allows(t, j)} == set(read.tensor().tolist())
+            request = Request(pattern, Range(t, 1), read, HEADS, 1.0)
+            assert request.open, "what is read needs no mask"
+
+
+@SWEPT
+def test_a_comb_is_covered_only_where_it_is_all_open(pattern: Pattern) -> None:
+    here = pattern.at(0)
+    for start, width, period, count in itertools.product(range(9), (1, 2, 3), (4, 5, 8), (1, 3)):
+        stop = start + period * (count - 1) + width
+        for queries in (Range(stop + i - 1, n) for i in range(6) for n in (1, 2)):
+            if here.covers_far(queries, Comb(start, width, period, count, Range(stop, 0))):
+                teeth = Comb(start, width, period, count, Range(stop, 0)).tensor().tolist()
+                allowed = [here.allows(i, j, head) for i in range(queries.start, queries.stop) for j in teeth for head in range(HEADS)]
+                assert all(allowed), (queries, start, width, period, count)
 
 
 @pytest.mark.parametrize("pattern", TIGHT, ids=repr)

@@ -14,7 +14,7 @@ from contracts.specimens import CAUSAL, MEMBERS, Specimen, subject
 from formers import Model, State
 from formers.core import Cache
 from formers.core.stored import join_rows, pack, unpack
-from formers.patterns import Local, Pattern
+from formers.patterns import Alternate, Fixed, Local, Pattern, PerHead, Strided, Summary
 from helpers import close, refused
 
 SWEPT = pytest.mark.parametrize("specimen", CAUSAL, ids=str)
@@ -103,19 +103,23 @@ def test_two_continuations_of_one_state_do_not_disturb_each_other(specimen: Spec
         assert torch.equal(cache.values, values)
 
 
-WINDOWS = [Local(window=3), Local(window=1), Local(window=2, include_self=False), Local(window=2) | Local(window=4)]
+FORGETFUL = [
+    *(Local(window=3), Local(window=1), Local(window=2, include_self=False), Local(window=2) | Local(window=4)),
+    *(Fixed(stride=4, summary=1), Fixed(stride=5, summary=2, subblocks=2), Summary(stride=3, summary=1)),
+    *(Strided(stride=3), PerHead(*Strided(stride=4).parts()), Alternate(*Fixed(stride=4, summary=2).parts())),
+]
 
 
-@pytest.mark.parametrize("window", WINDOWS, ids=repr)
+@pytest.mark.parametrize("pattern", FORGETFUL, ids=repr)
 @torch.no_grad()
-def test_whatever_happens_to_a_state_with_a_window_it_stays_exact(window: Pattern) -> None:
+def test_whatever_happens_to_a_state_it_stays_exact(pattern: Pattern) -> None:
     """Tokens, stretches, padding, resets and selections in any order: what is forgotten must not have been needed."""
-    spec = formers.spec("decoder", **MEMBERS["decoder"][0]).replace(pattern=window, length=200)
-    model, choice = subject(spec).model, random.Random(repr(window))
-    for _ in range(12):
+    spec = formers.spec("decoder", **MEMBERS["decoder"][0]).replace(pattern=pattern, length=200)
+    model, choice = subject(spec).model, random.Random(repr(pattern))
+    for often in [["padding", "padding"]] * 8 + [["stretch", "token"]] * 6:  # without padding, rows stand at one position for longer
         state, rows = model.initial_state(3), [[], [], []]
         for _ in range(14):
-            act = choice.choice(["token", "token", "stretch", "padding", "padding", "reset", "select"])
+            act = choice.choice([*often, "token", "token", "stretch", "reset", "select"])
             if act == "reset" and not state.empty:
                 done = torch.rand(state.batch) < 0.5
                 state, rows = state.reset(done), [[] if d else row for row, d in zip(rows, done.tolist(), strict=True)]

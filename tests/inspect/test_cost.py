@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import formers
 from formers.bench.explain import allocated, measured, predicted
 from formers.inspect.cost import Costs, allowed_share, example
-from formers.patterns import Causal, Local
+from formers.patterns import Causal, Fixed, Local, Strided
 from formers.position import sinusoid
 from helpers import close, refused
 
@@ -225,3 +225,19 @@ def test_predicting_draws_no_random_numbers():
     Costs(formers.spec("transformer", **SIZES)).at(16)
     gc.collect()
     close(torch.rand(3), expected, 0.0)
+
+
+def test_the_state_of_fixed_attention_is_the_summaries_and_the_open_block():
+    spec = formers.spec("decoder", vocab=16, dim=16, heads=2, layers=3, hidden=16, length=64, position="none")
+    costs = Costs(spec.replace(pattern=Fixed(stride=32, summary=4)))
+    for n in (31, 64, 100, 1000):
+        kept = n // 32 * 4 + n % 32
+        found = costs.at(n)
+        assert found.state == kept * 2 * 16 * 4 * 3, n
+        assert found.held < 2 * found.state + 200 * 2 * 16 * 4 * 3
+    (verdict,) = [v for v in found.decoding.executors["attention executors"][0] if v.runs]
+    assert verdict.name == "sdpa"
+    assert "without a mask" in verdict.about
+    strided = Costs(spec.replace(pattern=Strided(stride=32))).at(1000)
+    assert strided.state == 1000 * 2 * 16 * 4 * 3
+    assert strided.decoding.scores == 2 * 2 * 16 * (32 + 1000 // 32) * 3, "it keeps all, and reads its stride and a column"

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from formers.attention import blocked, dense, sdpa
+from formers.attention import blocked, dense, flex, gather, sdpa
 from formers.attention.request import Request
-from formers.core import FormersError, Positions, Range, nearest
+from formers.core import FormersError, Index, Positions, Range, nearest
 from formers.patterns import Full, Pattern
 
 
@@ -23,6 +23,8 @@ class Executor(NamedTuple):
     masks: Callable[[Request], str] | None = None
     idles: Callable[[Request, Tensor, Tensor, Tensor], str | None] | None = None
     """Why it would not pay, or None where it does: then "auto" passes it over, though it could."""
+    kernels: int | None = None
+    """Of one that makes a kernel, which takes seconds, for every pattern: of how many a check has to be content with."""
 
     def declines(self, request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
         """Why "auto" passes it over: because it cannot, or because it would not pay."""
@@ -32,6 +34,8 @@ class Executor(NamedTuple):
 
 # In the order in which "auto" tries them; dense is last, and never refuses.
 EXECUTORS: dict[str, Executor] = {
+    "gather": Executor(gather.refuses, gather.run, "the keys that one query reads, side by side", gather.masks, gather.idles),
+    "flex": Executor(flex.refuses, flex.run, "a kernel that torch makes for the pattern", idles=flex.idles, kernels=4),
     "blocked": Executor(blocked.refuses, blocked.run, "pieces of the pattern, merged", idles=blocked.idles),
     "sdpa": Executor(sdpa.refuses, sdpa.run, "torch's fused kernel", sdpa.masks),
     "dense": Executor(dense.refuses, dense.run, "the equation, with its full matrix of weights", Request.mask_words),
@@ -195,6 +199,6 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
 
 def _check_positions(name: str, positions: Positions, batch: int, length: int) -> None:
     """Refuses positions of another number of tokens, which torch would broadcast into something else."""
-    shape = (positions.length,) if isinstance(positions, Range) else tuple(positions.index.shape)
+    shape = tuple(positions.index.shape) if isinstance(positions, Index) else (positions.length,)
     if shape not in ((length,), (1, length), (batch, length)):
         raise FormersError(f"{name} stand at positions of shape {shape}: give one a token, ({length},) or ({batch}, {length}).")

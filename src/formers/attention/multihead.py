@@ -168,9 +168,8 @@ def leave_behind(cache: Cache, pattern: Pattern, stream: Stream) -> Cache:
     cache, where = cache.detach(), cache.positions
     if stream.valid is not None:  # the places behind a row's real tokens are empty, and the next tokens stand behind those
         return replace(cache, positions=real(where, stream.valid) if isinstance(where, Range) else where, solid=0)
-    if isinstance(where, Range):
-        oldest = pattern.oldest(where.stop)
-        return cache if oldest <= where.start else cache.last(where.stop - oldest)
+    if not isinstance(where, Index):
+        return cache.only(pattern.kept(where.stop))
     # Rows that stand at different positions agree in this: a key that many solid places back is at least as many tokens back.
     reach = pattern.reach
     return cache if reach is None or cache.solid < reach else cache.last(reach)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from formers.core import Positions, Range
+from formers.core import Comb, Index, Positions, Range
 from formers.core.tables import kept
 from formers.patterns import Pattern
 
@@ -37,8 +37,15 @@ class Request(NamedTuple):
     @property
     def open(self) -> bool:
         """Whether every query sees every key, known from types and integers alone."""
-        if self.valid is not None or not isinstance(self.queries, Range) or not isinstance(self.keys, Range):
+        return self.valid is None and self.covered
+
+    @property
+    def covered(self) -> bool:
+        """Whether the pattern lets every query see every key, known from types and integers alone."""
+        if not isinstance(self.queries, Range) or isinstance(self.keys, Index):
             return False
+        if isinstance(self.keys, Comb):
+            return self.pattern.covers_far(self.queries, self.keys) and self.pattern.covers(self.queries, self.keys.near)
         return self.pattern.covers(self.queries, self.keys)
 
     @property
@@ -67,9 +74,9 @@ class Request(NamedTuple):
         if self.open:
             return None
         ends = None if not self.pattern.by_length else self.keys.stop if self.valid is None else self.ends()[:, None, None, None]
+        if self.valid is not None and ends is None and self.covered:
+            return self.valid[:, None, None, :]
         if isinstance(self.queries, Range) and isinstance(self.keys, Range):
-            if self.valid is not None and ends is None and self.pattern.covers(self.queries, self.keys):
-                return self.valid[:, None, None, :]
             if ends is not None:
                 allowed = _table(self.pattern, self.queries, self.keys, self.heads, device, ends)
             else:
@@ -78,7 +85,7 @@ class Request(NamedTuple):
                 allowed = make(self.pattern, self.queries, self.keys, self.heads, device)
         else:
             i, j = self.queries.tensor(device), self.keys.tensor(device)
-            allowed = _allowed(self.pattern, i, j, self.heads, ends)
+            allowed = allowed_pairs(self.pattern, i, j, self.heads, ends)
             allowed = allowed & (j >= 0)[..., None, None, :]
         if self.valid is not None:
             allowed = allowed & self.valid[:, None, None, :]
@@ -87,7 +94,7 @@ class Request(NamedTuple):
         return allowed
 
 
-def _allowed(pattern: Pattern, i: Tensor, j: Tensor, heads: int, ends: int | Tensor | None = None) -> Tensor:
+def allowed_pairs(pattern: Pattern, i: Tensor, j: Tensor, heads: int, ends: int | Tensor | None = None) -> Tensor:
     """Whether i sees j, over query positions (..., q) and key positions (..., k), as (..., heads or 1, q, k).
 
     `ends` is where rows end, all or (batch, 1, 1, 1); None where the pattern knows.
@@ -100,10 +107,10 @@ def _allowed(pattern: Pattern, i: Tensor, j: Tensor, heads: int, ends: int | Ten
 def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, ends: int | Tensor | None = None) -> Tensor:
     grain = pattern.grain
     if grain == 1:
-        return _allowed(pattern, queries.tensor(device), keys.tensor(device), heads, ends)
+        return allowed_pairs(pattern, queries.tensor(device), keys.tensor(device), heads, ends)
     # One of every block is asked, and the others are as it is.
     a, c = (Range(p.start // grain, (p.stop - 1) // grain - p.start // grain + 1) for p in (queries, keys))
-    blocks = _allowed(pattern, a.tensor(device) * grain, c.tensor(device) * grain, heads, ends)
+    blocks = allowed_pairs(pattern, a.tensor(device) * grain, c.tensor(device) * grain, heads, ends)
     i, j = (p.tensor(device) // grain - first.start for p, first in ((queries, a), (keys, c)))
     return blocks[..., i[:, None], j]
 

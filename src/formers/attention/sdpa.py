@@ -18,7 +18,7 @@ def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by the fused kernel."""
-    if _causal(request):
+    if is_plainly_causal(request):
         return scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=request.dropout, scale=request.scale)
     allowed = request.mask(q.device)
     if request.bias is not None:
@@ -31,10 +31,10 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
 
 def masks(request: Request) -> str:
     """How the kernel is told who sees whom."""
-    return "with the kernel's own causal mask" if _causal(request) else request.mask_words()
+    return "with the kernel's own causal mask" if is_plainly_causal(request) else request.mask_words()
 
 
-def _causal(request: Request) -> bool:
+def is_plainly_causal(request: Request) -> bool:
     """Whether the kernel's own causal mask is the request's."""
     # is_causal aligns queries and keys at their first element: right only where both are the same tokens.
     return isinstance(request.pattern, Causal) and request.square and request.valid is None and request.bias is None

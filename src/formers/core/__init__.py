@@ -2,7 +2,7 @@
 
 from formers.core.errors import FormersError, nearest
 from formers.core.part import Part, Slot
-from formers.core.positions import Index, Positions, Range
+from formers.core.positions import Comb, Index, Positions, Range
 from formers.core.sizes import Sizes
 from formers.core.state import Cache, State
 from formers.core.stream import IGNORED, Source, Stream, Watch, compact
@@ -10,6 +10,7 @@ from formers.core.stream import IGNORED, Source, Stream, Watch, compact
 __all__ = [
     "IGNORED",
     "Cache",
+    "Comb",
     "FormersError",
     "Index",
     "Part",

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from formers.core.errors import FormersError
-from formers.core.positions import EMPTY, Index, Positions, Range, join
+from formers.core.positions import EMPTY, Index, Known, Positions, Range, join, places, take
 from formers.core.stored import stored
 
 ROOM = 64
 """Free places that a buffer is given, at least, when it must grow."""
+SLACK = 64
+"""Keys that nobody needs any more and that are held all the same, fewer than this, so that a token costs no copy of its past."""
 
 
 class _Buffer:
@@ -56,13 +58,13 @@ class Cache:
         if heads != old_heads or width != old_width or values.shape[3] != self.values.shape[3]:
             raise FormersError("the state has other heads or widths than the model: it is of another; use initial_state.")
         where = join(self.positions, positions, batch)
-        solid = (n if isinstance(self.positions, Range) else self.solid) + more
+        solid = (self.solid if isinstance(self.positions, Index) else n) + more
         if torch.compiler.is_compiling() or torch.is_grad_enabled():  # what backward may still need is never written over
             old_keys, old_values = self.keys.to(keys.dtype), self.values.to(values.dtype)
             return Cache(torch.cat([old_keys, keys], dim=2), torch.cat([old_values, values], dim=2), where, solid=solid)
         buffer, start = self.buffer, self.start
         if buffer is None or not buffer.takes(keys, start + n, more):
-            size = n + more + max(ROOM, (n + more) // 2)
+            size = _roomy(n + more)
             buffer, start = _Buffer(_grow(self.keys.to(keys.dtype), size), _grow(self.values.to(values.dtype), size), n), 0
         end = start + n + more
         buffer.keys.narrow(2, end - more, more).copy_(keys)
@@ -78,9 +80,34 @@ class Cache:
         if isinstance(self.positions, Range):
             where: Positions = Range(self.positions.start + drop, n)
         else:
-            where = Index(self.positions.index[..., drop:], self.positions.stop)
+            index = self.positions.tensor(self.keys.device).expand(self.keys.shape[0], -1)
+            where = Index(index[:, drop:], self.positions.stop)
         keys, values = self.keys.narrow(2, drop, n), self.values.narrow(2, drop, n)
         return Cache(keys, values, where, self.buffer, self.start + drop, min(self.solid, n))
+
+    def only(self, wanted: Known) -> Cache:
+        """The cache of the tokens at some positions only, or of more: copied once as many can be forgotten as make up for it.
+
+        That is an eighth of them, or SLACK. What other caches see of the buffer stays as it is.
+        """
+        held = self.positions
+        if isinstance(held, Index):
+            return self
+        if isinstance(held, Range) and isinstance(wanted, Range):
+            return self if wanted.start <= held.start else self.last(held.stop - wanted.start)
+        spare = held.length - wanted.length
+        if spare <= 0 or spare < min(SLACK, held.length // 8):
+            return self
+        where = places(held, wanted)
+        if where is None:
+            return self
+        n = wanted.length
+        keys, values = take(self.keys, where, dim=2), take(self.values, where, dim=2)
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or n == 0:
+            return Cache(keys, values, wanted)
+        size = _roomy(n)
+        buffer = _Buffer(_grow(keys, size), _grow(values, size), n)
+        return Cache(buffer.keys.narrow(2, 0, n), buffer.values.narrow(2, 0, n), wanted, buffer)
 
     def detach(self) -> Cache:
         """The cache without its history of gradients."""
@@ -91,7 +118,7 @@ class Cache:
     def reset(self, done: Tensor) -> Cache:
         """The cache in which the rows marked in done (batch,) are empty."""
         index = self.positions.tensor(done.device).expand(done.shape[0], -1)
-        solid = self.keys.shape[2] if isinstance(self.positions, Range) else self.solid
+        solid = self.solid if isinstance(self.positions, Index) else self.keys.shape[2]
         return replace(self, positions=Index(index.masked_fill(done[:, None], EMPTY), self.positions.stop), solid=solid)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Cache:
@@ -161,6 +188,11 @@ class State:
     def select(self, rows: Tensor) -> State:
         """The state of the given rows (n,), each as often as it is named."""
         return self.map(lambda t: t.index_select(0, rows), batch=len(rows))
+
+
+def _roomy(n: int) -> int:
+    """The places of a buffer that holds n tokens and is to grow."""
+    return n + max(ROOM, n // 2)
 
 
 def _grow(x: Tensor, size: int) -> Tensor:

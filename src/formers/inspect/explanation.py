@@ -125,7 +125,9 @@ def _sentences(facts: Mapping[str, Any], pattern: str) -> list[str]:
         f"({in_bytes(fixed['gradients'])}) as they come, and AdamW's state ({in_bytes(fixed['optimizer'])})."
     )
     if "state" in last["bytes"]:
-        words.append("Decoding is one more token after so many; the state is what it reads, in buffers that keep some room to grow in.")
+        words.append(
+            "Decoding is one more token after so many; the state is what it and later ones may read, in buffers with room to grow."
+        )
     if facts["beyond"] is not None:
         words.append(f"Longer rows are left out: {facts['beyond']}")
     return [*words, *facts["notes"]]

@@ -7,14 +7,16 @@ never negative; arguments are Python integers or tensors that broadcast.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, reduce
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from formers.core import FormersError, Range, Slot
+from formers.core import Comb, FormersError, Range, Slot
+from formers.core.positions import Known, union
 from formers.patterns.plan import Plan, Round, scan
 
 Integer = TypeVar("Integer", int, Tensor)
@@ -75,6 +77,19 @@ class Pattern(Slot):
     def oldest(self, t: int) -> int:
         """A position before which no key is kept for queries from t on: what a cache may forget at once."""
         return 0
+
+    def covers_far(self, queries: Range, keys: Comb) -> bool:
+        """Whether every query surely sees all of the teeth of a comb, decided on integers alone; False means "perhaps not"."""
+        return False
+
+    def kept(self, t: int) -> Known:
+        """The positions before t at which `keeps` is True, or a few more, as plain integers: what a decoding cache holds."""
+        oldest = self.oldest(t)
+        return Range(oldest, t - oldest)
+
+    def reads(self, t: int) -> Known | None:
+        """The positions that a query at t sees, or a few more, as plain integers; None where that is all that is kept, or unknown."""
+        return None
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         """The pattern over positions 0 ... n-1 as rounds of disjoint pieces, which together are exactly the pattern."""
@@ -160,6 +175,15 @@ class Union(Pattern):
     def covers(self, queries: Range, keys: Range) -> bool:
         return self.first.covers(queries, keys) or self.second.covers(queries, keys)
 
+    def covers_far(self, queries: Range, keys: Comb) -> bool:
+        return self.first.covers_far(queries, keys) or self.second.covers_far(queries, keys)
+
+    def kept(self, t: int) -> Known:
+        return union(self.first.kept(t), self.second.kept(t))
+
+    def reads(self, t: int) -> Known | None:
+        return all_read((self.first, self.second), t)
+
     def oldest(self, t: int) -> int:
         return min(self.first.oldest(t), self.second.oldest(t))
 
@@ -210,12 +234,31 @@ class Intersection(Pattern):
     def covers(self, queries: Range, keys: Range) -> bool:
         return self.first.covers(queries, keys) and self.second.covers(queries, keys)
 
+    def covers_far(self, queries: Range, keys: Comb) -> bool:
+        return self.first.covers_far(queries, keys) and self.second.covers_far(queries, keys)
+
+    def kept(self, t: int) -> Known:
+        return min(self.first.kept(t), self.second.kept(t), key=lambda known: known.length)
+
+    def reads(self, t: int) -> Known | None:
+        known = [reads for pattern in (self.first, self.second) if (reads := pattern.reads(t)) is not None]
+        return min(known, key=lambda reads: reads.length, default=None)
+
     def oldest(self, t: int) -> int:
         return max(self.first.oldest(t), self.second.oldest(t))
 
     @property
     def reach(self) -> int | None:
         return min((r for r in (self.first.reach, self.second.reach) if r is not None), default=None)
+
+
+def all_read(patterns: Sequence[Pattern], t: int) -> Known | None:
+    """The positions that a query at t sees by any of some patterns, or a few more; None as for one pattern."""
+    known = [pattern.reads(t) for pattern in patterns]
+    if all(reads is None for reads in known) or not all(pattern.is_causal for pattern in patterns):
+        return None
+    starts = [pattern.oldest(t) for pattern in patterns]
+    return reduce(union, (Range(start, t + 1 - start) if reads is None else reads for start, reads in zip(starts, known, strict=True)))
 
 
 def heads_in(head: int | Tensor) -> int:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from pydantic import field_validator
 from torch import Tensor
 
-from formers.core import FormersError, Range
-from formers.patterns.base import Integer, Pattern, heads_in
+from formers.core import Comb, FormersError, Range
+from formers.core.positions import Known, union
+from formers.patterns.base import Integer, Pattern, all_read, heads_in
 from formers.patterns.plan import Plan
 
 
@@ -78,6 +80,15 @@ class PerHead(Pattern):
     def covers(self, queries: Range, keys: Range) -> bool:
         return all(p.covers(queries, keys) for p in self.patterns)
 
+    def covers_far(self, queries: Range, keys: Comb) -> bool:
+        return all(p.covers_far(queries, keys) for p in self.patterns)
+
+    def kept(self, t: int) -> Known:
+        return reduce(union, (p.kept(t) for p in self.patterns))
+
+    def reads(self, t: int) -> Known | None:
+        return all_read(self.patterns, t)
+
     def pieces(self, n: int, head: int = 0) -> Plan:
         return self.patterns[head].pieces(n, head)
 
@@ -139,6 +150,15 @@ class Alternate(Pattern):
 
     def covers(self, queries: Range, keys: Range) -> bool:
         return all(p.covers(queries, keys) for p in self.patterns)
+
+    def covers_far(self, queries: Range, keys: Comb) -> bool:
+        return all(p.covers_far(queries, keys) for p in self.patterns)
+
+    def kept(self, t: int) -> Known:
+        return reduce(union, (p.kept(t) for p in self.patterns))
+
+    def reads(self, t: int) -> Known | None:
+        return all_read(self.patterns, t)
 
     def oldest(self, t: int) -> int:
         return min(p.oldest(t) for p in self.patterns)

@@ -22,7 +22,8 @@ from pydantic import PositiveInt, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from formers.core import FormersError, Range
+from formers.core import Comb, FormersError, Range
+from formers.core.positions import Known, comb
 from formers.patterns.base import Integer, Pattern
 from formers.patterns.grid import Blocks
 from formers.patterns.local import Local
@@ -42,7 +43,15 @@ class Column(Pattern):
         return (j >= 0) & (j <= i) & ((i - j) % self.stride == 0)  # E80
 
     def covers(self, queries: Range, keys: Range) -> bool:
+        if queries.length == keys.length == 1:
+            return bool(self.allows(queries.start, keys.start))
         return self.stride == 1 and keys.stop - 1 <= queries.start
+
+    def covers_far(self, queries: Range, keys: Comb) -> bool:
+        return _in_columns(self.stride, queries, keys)
+
+    def reads(self, t: int) -> Known:
+        return comb(t % self.stride, 1, self.stride, Range(t, 1))
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         return (columns(n, self.stride, own=True),)
@@ -62,8 +71,16 @@ class Strided(Pattern):
         return (j >= 0) & (back >= 0) & ((back < self.stride) | (back % self.stride == 0))  # E81
 
     def covers(self, queries: Range, keys: Range) -> bool:
-        near = self.stride == 1 or queries.stop - 1 - keys.start < self.stride
+        # The last query's own window, and of a query that stands alone the first cell of its column, too.
+        near = self.stride == 1 or queries.stop - 1 - keys.start < self.stride + (queries.length == 1)
         return near and keys.stop - 1 <= queries.start
+
+    def covers_far(self, queries: Range, keys: Comb) -> bool:
+        return _in_columns(self.stride, queries, keys)
+
+    def reads(self, t: int) -> Known:
+        first = max(0, t - self.stride + 1)
+        return comb(t % self.stride, 1, self.stride, Range(first, t + 1 - first))
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         return _strided(n, self.stride)
@@ -103,7 +120,17 @@ class Summary(Pattern):
         return (position >= t) | (position % self.stride >= _first_summary(self))
 
     def covers(self, queries: Range, keys: Range) -> bool:
-        return self.summary == self.stride and keys.stop - 1 <= queries.start
+        own = queries.length == 1 and keys.stop - 1 == queries.start  # a query that stands alone sees itself
+        return _in_summaries(self, keys.start, keys.stop - own) and keys.stop - 1 <= queries.start
+
+    def covers_far(self, queries: Range, keys: Comb) -> bool:
+        return _teeth_in_summaries(self, queries, keys)
+
+    def kept(self, t: int) -> Known:
+        return _with_summaries(self, Range(t, 0))
+
+    def reads(self, t: int) -> Known:
+        return _with_summaries(self, Range(t, 1))
 
     def oldest(self, t: int) -> int:
         return min(t, _first_summary(self))
@@ -140,8 +167,17 @@ class Fixed(Pattern):
         return (position >= t // self.stride * self.stride) | (position % self.stride >= _first_summary(self))
 
     def covers(self, queries: Range, keys: Range) -> bool:
-        own = self.summary == self.stride or keys.start >= (queries.stop - 1) // self.stride * self.stride
-        return own and keys.stop - 1 <= queries.start
+        own = (queries.stop - 1) // self.stride * self.stride
+        return _in_summaries(self, keys.start, min(keys.stop, own)) and keys.stop - 1 <= queries.start
+
+    def covers_far(self, queries: Range, keys: Comb) -> bool:
+        return _teeth_in_summaries(self, queries, keys)
+
+    def kept(self, t: int) -> Known:
+        return _with_summaries(self, Range(t // self.stride * self.stride, t % self.stride))
+
+    def reads(self, t: int) -> Known:
+        return _with_summaries(self, Range(t // self.stride * self.stride, t % self.stride + 1))
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         return _fixed(n, self.stride, self.summary, self.stride - head % self.subblocks * self.summary)
@@ -177,6 +213,32 @@ def _is_summary(pattern: Summary | Fixed, position: Integer, head: int | Tensor)
 def _first_summary(pattern: Summary | Fixed) -> int:
     """The first cell of a block that is a summary for any head."""
     return pattern.stride - pattern.subblocks * pattern.summary
+
+
+def _with_summaries(pattern: Summary | Fixed, near: Range) -> Known:
+    """The summaries, for any head, of the blocks that have begun before the keys that are near, and those."""
+    return comb(_first_summary(pattern), pattern.subblocks * pattern.summary, pattern.stride, near)
+
+
+def _in_summaries(pattern: Summary | Fixed, start: int, stop: int) -> bool:
+    """Whether positions start ... stop-1 are surely summaries for every head."""
+    if start >= stop or pattern.summary == pattern.stride:
+        return True
+    cell = start % pattern.stride
+    return pattern.subblocks == 1 and cell >= _first_summary(pattern) and cell + stop - start <= pattern.stride
+
+
+def _teeth_in_summaries(pattern: Summary | Fixed, queries: Range, keys: Comb) -> bool:
+    """Whether all of a comb's teeth are summaries, for every head, of blocks that have begun before the queries."""
+    before = keys.start + (keys.count - 1) * keys.period + keys.width - 1 <= queries.start
+    return before and keys.period % pattern.stride == 0 and _in_summaries(pattern, keys.start, keys.start + keys.width)
+
+
+def _in_columns(stride: int, queries: Range, keys: Comb) -> bool:
+    """Whether all of a comb's teeth stand in the column of a query that stands alone."""
+    before = keys.start + (keys.count - 1) * keys.period <= queries.start
+    alone = queries.length == keys.width == 1
+    return before and alone and keys.period % stride == 0 and (queries.start - keys.start) % stride == 0
 
 
 @lru_cache(maxsize=32)

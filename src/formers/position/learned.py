@@ -36,4 +36,4 @@ class LearnedModule(PositionModule):
             )
         if isinstance(positions, Range):
             return x + self.table[positions.start : positions.stop]  # E8
-        return x + self.table[positions.index.clamp(min=0)]  # E8
+        return x + self.table[positions.tensor(x.device).clamp(min=0)]  # E8

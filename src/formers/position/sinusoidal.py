@@ -37,7 +37,7 @@ class SinusoidalModule(PositionModule):
         table = _table(size, self.dim, x.dtype, x.device)
         if isinstance(positions, Range):
             return x + table[positions.start : positions.stop]
-        return x + table[positions.index.clamp(min=0)]
+        return x + table[positions.tensor(x.device).clamp(min=0)]
 
 
 def sinusoid(positions: Tensor, dim: int) -> Tensor:

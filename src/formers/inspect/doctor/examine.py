@@ -5,14 +5,15 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from formers.core.compiler import compiler
 from formers.inspect.doctor.executors import check_executors
-from formers.inspect.doctor.machine import compiler, devices, distributed, half_on_cpu, precisions, versions
+from formers.inspect.doctor.machine import devices, distributed, half_on_cpu, precisions, versions
 from formers.inspect.doctor.more import completion, extras
 from formers.inspect.doctor.stores import cache_facts, data_facts
 
 
 def examine() -> dict[str, Any]:
-    """The facts: versions, devices, executors, compiler, distributed, data, cache, extras, completion; ok where no executor is wrong."""
+    """The facts: versions, devices, executors, compiler, flex, distributed, data, cache, extras, completion; ok if no executor is wrong."""
     with ThreadPoolExecutor() as pool:
         half = pool.submit(half_on_cpu)  # loads torch anew in another process, which takes the longest
         found = devices()
@@ -25,6 +26,7 @@ def examine() -> dict[str, Any]:
             "devices": found,
             "executors": executors,
             "compiler": compiler(),
+            "flex": _flex([device["device"] for device in found], compiler()),
             "distributed": distributed(),
             "data": data_facts(),
             "cache": cache_facts(),
@@ -33,6 +35,16 @@ def examine() -> dict[str, Any]:
         }
         found[0]["precisions"] |= half.result()
     return facts
+
+
+def _flex(names: list[str], cxx: str | None) -> str:
+    """Where FlexAttention runs, in words."""
+    gpus = [name for name in names if name.startswith("cuda")]
+    if gpus:
+        return f"on {', '.join(gpus)}, forwards and backwards"
+    if cxx is None:
+        return "not: there is no CUDA device, and no C++ compiler to make its kernels for the CPU with"
+    return "on the CPU in the forward pass only, where it is asked for: how='flex'"
 
 
 def complaints(facts: dict[str, Any]) -> list[str]:

@@ -57,8 +57,10 @@ def _verdict(name: str, executor: Executor, device: str, cases: list[Case], inpu
     wrong: list[str] = []
     checked = 0
     for case, (precision, limit) in itertools.product(cases, LIMITS.items()):
+        if executor.kernels is not None and checked >= executor.kernels:
+            break
         try:
-            q, k, v = (x.to(getattr(torch, precision)).to(device).requires_grad_() for x in inputs)
+            q, k, v = (x.to(getattr(torch, precision)).to(device).requires_grad_() for x in _of(case.request, inputs))
         except (RuntimeError, TypeError):  # a device without the precision
             continue
         valid = case.request.valid
@@ -96,15 +98,21 @@ def _inputs() -> list[Tensor]:
 
 
 def _cases(inputs: list[Tensor]) -> Iterator[Case]:
-    """Every pattern over all keys, and over some of the first row's keys and none of the second's."""
+    """Every pattern over all keys, over some of the first row's keys and none of the second's, and of the last query alone."""
     some = torch.arange(LENGTH)[None] < torch.tensor([[LENGTH - 2], [0]])
+    everybody, last = Range(0, LENGTH), Range(LENGTH - 1, 1)
     for pattern in specimens():
-        for words, valid in (("", None), (" with queries without keys", some)):
-            where = Range(0, LENGTH)
+        for words, valid, who in (("", None, everybody), (" with queries without keys", some, everybody), (" of one query", None, last)):
             here = pattern.at(0) if valid is not None else pattern.at(0).of(LENGTH)
-            request = Request(here, where, where, HEADS, WIDTH**-0.5, valid)
-            ready = [x.clone().requires_grad_() for x in inputs]
+            request = Request(here, who, everybody, HEADS, WIDTH**-0.5, valid)
+            ready = [x.clone().requires_grad_() for x in _of(request, inputs)]
             yield Case(f"{spell(pattern)}{words}", request, _computed(EXECUTORS["dense"], request, ready))
+
+
+def _of(request: Request, inputs: list[Tensor]) -> list[Tensor]:
+    """The queries that a request is about, and all keys and values."""
+    q, k, v = inputs
+    return [q[:, :, -request.queries.length :], k, v]
 
 
 def _computed(executor: Executor, request: Request, inputs: list[Tensor]) -> list[Tensor]:

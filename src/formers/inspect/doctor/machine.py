@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +23,6 @@ PACKAGES = (
 """What formers stands on."""
 TYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
 TURNED_OFF = "formers train --precision bf16 turns it off"
-COMPILERS = ("g++", "clang++", "cl")
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 
 
@@ -74,12 +72,6 @@ def half_on_cpu() -> dict[str, str]:
         works, saved = plain.result(), fewer is not None and fewer.result()
     bf16 = "works" if works else f"works without AMX, on which this processor traps: {TURNED_OFF}" if saved else "does not work"
     return {"bf16": bf16, "fp16": "not for training, which needs a GPU for it"}
-
-
-def compiler() -> str | None:
-    """The C++ compiler that torch.compile would call; none is started."""
-    wanted = [name for name in (os.environ.get("CXX"), *COMPILERS) if name]
-    return next((path for name in wanted if (path := shutil.which(name))), None)
 
 
 def distributed() -> list[str]:

@@ -68,6 +68,7 @@ def _around(facts: dict[str, Any]) -> Table:
     table = new_table("torch can", "")
     missing = "no C++ compiler: install g++ or clang++ for formers train --compile"
     add_row(table, "compile", f"with {facts['compiler']}" if facts["compiler"] else missing)
+    add_row(table, "FlexAttention", facts["flex"])
     add_row(table, "distribute", f"over {', '.join(facts['distributed'])}" if facts["distributed"] else "not: torch was built without it")
     return table
 
