@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from formers.bench import attention, decode, linformer, plain, train
-from formers.bench.timing import alternate, ratio
+from formers.bench import decode, linformer, plain, train
+from formers.bench.timing import alternate, both_ways, ratio
 from helpers import refused
 
 
@@ -15,6 +15,18 @@ def test_things_take_turns_in_alternating_order():
     times = alternate({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3, warmup=1)
     assert "".join(calls) == "ab" + "ab" + "ba" + "ab"
     assert {name: len(t) for name, t in times.items()} == {"a": 3, "b": 3}
+
+
+def test_a_tick_follows_every_run():
+    ticks = []
+    alternate({"a": lambda: None, "b": lambda: None}, rounds=2, warmup=1, tick=lambda: ticks.append(1))
+    assert len(ticks) == 6
+
+
+def test_both_ways_are_a_result_and_its_gradients():
+    x = torch.tensor([2.0, 3.0], requires_grad=True)
+    (gradient,) = both_ways(lambda: x * x, (x,), torch.tensor([1.0, 10.0]))
+    assert gradient.tolist() == [4.0, 60.0]
 
 
 def test_a_ratio_is_the_median_of_neighbours():
@@ -47,15 +59,6 @@ def test_the_plain_decoder_decodes_what_it_would_recompute():
     written = model.write(tokens, 20).clone()
     for n in range(3, 23):
         assert written[:, n].equal(model.read(written[:, :n])[0][:, -1].argmax(-1))
-
-
-def test_the_attention_bench_counts_what_the_patterns_allow():
-    results = attention.bench_attention(length=256, rounds=1)
-    assert set(attention.LIMITS) <= set(results)
-    for name, pattern in attention.PATTERNS.items():
-        bound = pattern.of(256)
-        assert attention._allowed(bound, 256) == bound.mask(256, attention.HEADS).sum() / attention.HEADS
-        assert results[f"{name}_rate"] > 0
 
 
 def test_the_linformer_bench_has_a_slope_for_each_and_refuses_what_has_none():

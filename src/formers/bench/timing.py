@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 
-def alternate(things: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2) -> dict[str, list[float]]:
-    """CPU seconds of each thing in each round, the things taking turns."""
+def alternate(
+    things: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2, tick: Callable[[], None] | None = None
+) -> dict[str, list[float]]:
+    """CPU seconds of each thing in each round, the things taking turns; `tick` is called after each of them, warming up too."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for _ in range(warmup):
-            for run in things.values():
-                run()
         times: dict[str, list[float]] = {name: [] for name in things}
-        for turn in range(rounds):
+        for turn in range(-warmup, rounds):
             # The order is turned around every other round, so that none always runs in another's wake.
-            for name in list(things) if turn % 2 == 0 else reversed(list(things)):
+            for name in list(things) if turn < 0 or turn % 2 == 0 else reversed(list(things)):
                 start = time.process_time()
                 things[name]()
-                times[name].append(time.process_time() - start)
+                seconds = time.process_time() - start
+                if turn >= 0:
+                    times[name].append(seconds)
+                if tick is not None:
+                    tick()
         return times
     finally:
         torch.set_num_threads(threads)
@@ -32,3 +36,8 @@ def alternate(things: Mapping[str, Callable[[], object]], rounds: int, warmup: i
 def ratio(times: Mapping[str, list[float]], one: str, other: str) -> float:
     """How much longer `one` took than `other`: the median of the ratios of neighbours in time."""
     return statistics.median(a / b for a, b in zip(times[one], times[other], strict=True))
+
+
+def both_ways(way: Callable[[], Tensor], inputs: Sequence[Tensor], gradient: Tensor) -> object:
+    """A forward pass, and the backward pass to its inputs from the gradient of what it gives; inputs that it does not use have none."""
+    return torch.autograd.grad(way(), inputs, gradient, allow_unused=True)

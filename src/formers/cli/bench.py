@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from formers.cli.common import Check, Json, report
+from formers.cli.common import Check, Json, report, wrote
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 app = typer.Typer(help="Time training, decoding and attention; hold what `explain` predicts against real runs.", no_args_is_help=True)
 
 Rounds = Annotated[int, typer.Option(help="How often each side runs.", min=1)]
+
+ATTENTION = (
+    "CPU seconds of a forward pass, and of both, forward and backward. What follows is of both: how many times faster than torch's kernel "
+    "(SDPA) over all pairs; the rate, 1 where an allowed pair takes as long as one of SDPA's; peak memory beyond q, k and v, in multiples "
+    "of them; and the length from which on it is faster."
+)
+
+PEERS = (
+    "CPU seconds of forward and backward passes, ours and theirs; how many times faster ours is; and how far apart the results of the same "
+    "attention are."
+)
 
 
 @app.command()
@@ -42,15 +57,64 @@ def decode(
 
 @app.command()
 def attention(
-    length: Annotated[int, typer.Option(help="How many tokens attend to one another.", min=1)] = 8192,
-    rounds: Rounds = 5,
+    length: Annotated[
+        list[int] | None, typer.Option(help="How many tokens attend to one another; may be repeated; 512 ... 8192 unless given.", min=1)
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="How often each runs at short lengths; a third as often at long ones.", min=1)] = 15,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write time against length as a picture, .png or .svg, too.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Measure what is promised alone; exit with code 1 where it is missed.")] = False,
+    json: Json = False,
+) -> None:
+    """Sparse patterns beside torch's fused kernel over all pairs: time, forward and with backward, and peak memory, against length."""
+    from formers.bench.attention import LENGTHS, LIMITS, bench_attention, check_attention
+    from formers.core import FormersError
+
+    if check:
+        if length or out:
+            raise FormersError("--check measures at the lengths of its limits, and draws nothing: leave --length and --out out.")
+        results = check_attention(min(rounds, 5))
+    else:
+        from formers.bench.curves import new_curves, save_curves
+
+        lengths = length or LENGTHS
+        figure = None if out is None else new_curves(out, lengths)
+        results = bench_attention(lengths, rounds)
+        if out is not None:
+            wrote(save_curves(figure, out, results), json)
+    if json:
+        _end(results, LIMITS if check else {}, check, json)
+        return
+    _print(_attention_table(results), _names_table(results), ATTENTION)
+    if check:
+        _end({name: results[name] for name in LIMITS}, LIMITS, check, json)
+
+
+@app.command()
+def peers(
+    rounds: Rounds = 9,
     check: Check = False,
     json: Json = False,
 ) -> None:
-    """Forward and backward passes over sparse patterns beside torch's fused kernel over all pairs, alternating in one process."""
-    from formers.bench.attention import LIMITS, bench_attention
+    """Ours beside `local-attention` and the BigBird of `transformers`: same masks and shapes, alternating in one process."""
+    from formers.bench.peers import LIMITS, bench_peers
 
-    _end(bench_attention(length, rounds), LIMITS, check, json)
+    results = bench_peers(rounds)
+    if not json:
+        from formers.inspect.tables import add_row, new_table
+
+        table = new_table("ours", "theirs", "tokens", "our s", "their s", "faster", "apart")
+        for row in results["rows"]:
+            seconds = [f"{row[f'{who}_seconds']:.4f}" for who in ("our", "their")]
+            apart = _figure(row.get("difference"), ".0e")
+            add_row(table, row["pattern"], row["peer"], f"{row['length']:,}", *seconds, f"{row['speedup']:.2f}", apart)
+        for column in range(2, 7):
+            table.columns[column].justify = "right"
+        settings = new_table("theirs", "set up as")
+        for row in results["rows"]:
+            add_row(settings, row["peer"], row["setting"])
+        _print(table, settings, f"{PEERS} {results['note']}")
+        results = {name: results[name] for name in LIMITS}
+    _end(results, LIMITS, check, json)
 
 
 @app.command()
@@ -80,8 +144,6 @@ def explain(
 
     results = bench_explain(length or LENGTHS, batch)
     if not json:
-        from rich.console import Console
-
         from formers.inspect.tables import add_row, new_table
 
         table = new_table("member", "length", "what", "predicted", "measured", "ratio")
@@ -97,14 +159,77 @@ def explain(
             )
         for column in (1, 3, 4, 5):
             table.columns[column].justify = "right"
-        Console(highlight=False).print(table)
+        _print(table)
     _end(results, LIMITS, check, json)
 
 
+def _attention_table(results: dict[str, Any]) -> Table:
+    """A line for each pattern and length; memory stands at the length where it was measured, the cross-over at the first."""
+    from formers.inspect.tables import add_row, new_table
+
+    table = new_table("pattern", "tokens", "forward", "both", "faster", "rate", "memory", "faster from", right=7)
+    for name in dict.fromkeys(row["pattern"] for row in results["rows"]):
+        mine = [row for row in results["rows"] if row["pattern"] == name]
+        for row in mine:
+            add_row(
+                table,
+                name if row is mine[0] else "",
+                f"{row['length']:,}",
+                _figure(row["forward_seconds"], ".4f"),
+                _figure(row["seconds"], ".4f"),
+                _figure(row["speedup"], ".2f"),
+                _figure(row["rate"], ".2f"),
+                _figure(results["memory"].get(name), ".1f") if row["length"] == results["memory_length"] else "",
+                _start(results, name) if row is mine[0] else "",
+            )
+    return table
+
+
+def _names_table(results: dict[str, Any]) -> Table:
+    """What the names in a table stand for, and what each stands beside."""
+    from formers.inspect.tables import add_row, new_table
+
+    table = new_table("name", "pattern", "faster than SDPA")
+    beside = {row["pattern"]: row["beside"] for row in results["rows"]}
+    for name, words in results["patterns"].items():
+        if name in beside:
+            add_row(table, name, words, beside[name])
+    return table
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _start(results: dict[str, Any], name: str) -> str:
+    """From which length on a pattern is faster than all pairs."""
+    starts = results.get("faster_from", {})
+    if name not in starts:
+        return ""
+    start, lengths = starts[name], [row["length"] for row in results["rows"]]
+    if start is None:
+        return f"above {max(lengths):,}"
+    return f"{start:,.0f} or less" if start == min(lengths) else f"{start:,.0f}"
+
+
+def _print(*shown: Table | str) -> None:
+    """Prints tables and words, an empty line behind each."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for each in shown:
+        console.print(each, markup=False)
+        console.print()
+
+
 def _end(results: dict[str, Any], limits: dict[str, tuple[float, float]], check: bool, json: bool) -> None:
-    """Prints the results beside their limits; with check, a missed one is told and ends in exit code 1."""
-    missed = [name for name, (low, high) in limits.items() if not low <= results[name] <= high]
+    """Prints the results; with check, one that is outside its limits is told and ends in exit code 1, one that is unknown is told."""
+    unknown = [name for name in limits if results[name] is None]
+    missed = [name for name, (low, high) in limits.items() if name not in unknown and not low <= results[name] <= high]
     report(results, json)
+    if check:
+        for name in unknown:
+            print(f"not judged: {name} cannot be measured on this system", file=sys.stderr)
     if check and missed:
         for name in missed:
             print(f"missed: {name} = {results[name]:.4g} is outside {limits[name][0]:g} ... {limits[name][1]:g}", file=sys.stderr)

@@ -45,6 +45,11 @@ def notice(line: str) -> None:
         print(line, file=sys.stderr)
 
 
+def wrote(path: Path, json: bool) -> None:
+    """Says which picture was written; in passing where standard output is for JSON."""
+    (notice if json else print)(f"wrote {path}")
+
+
 def report(results: Mapping[str, object], json: bool) -> None:
     """Prints results, one a line, or as the last line one JSON object."""
     if json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Run, notice, print_json
+from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Run, print_json, wrote
 from formers.cli.complete import complete_member, complete_pattern, complete_pattern_set
 from formers.cli.options import parse_set
 
@@ -39,7 +39,7 @@ def pattern(
 
     chosen = pattern_named(name, parse_set(set_ or []))
     if out is not None:
-        _wrote(save_pattern(chosen, out, length, heads, layer), json)
+        wrote(save_pattern(chosen, out, length, heads, layer), json)
     if json:
         print_json(pattern_facts(chosen, length, heads, layer))
     elif out is None:
@@ -67,7 +67,7 @@ def positions(
         raise FormersError(f"--dim {dim} is of sinusoids, and {run} has a width of its own: leave one of them out.")
     table = sinusoid_table(64 if length is None else length, 64 if dim is None else dim) if run is None else run_table(run, length)
     if out is not None:
-        _wrote(save_positions(table, out), json)
+        wrote(save_positions(table, out), json)
     if json:
         print_json(positions_facts(table))
     elif out is None:
@@ -101,11 +101,6 @@ def _console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False)
-
-
-def _wrote(path: Path, json: bool) -> None:
-    """Says which picture was written; in passing where standard output is for JSON."""
-    (notice if json else print)(f"wrote {path}")
 
 
 Target = Annotated[str | None, typer.Option(help="An encoder-decoder's target; what it writes, the likeliest, unless given.")]
@@ -147,7 +142,7 @@ def attention(
             written = save_heads(chosen, out, name)
         else:
             written = save_map(chosen, out, layer, head, name)
-        _wrote(written, json)
+        wrote(written, json)
     if json:
         print_json({"model": name, "views": [attention_facts(v) for v in ([chosen] if view else views)]})
     elif out is None:
@@ -180,7 +175,7 @@ def alignment(
     aligned = by_words(seen) if words else seen
     aligned.chosen(layer, head)  # refuses what there is none of
     if out is not None:
-        _wrote(save_map(aligned, out, layer, head, _named(model.spec.name, run)), json)
+        wrote(save_map(aligned, out, layer, head, _named(model.spec.name, run)), json)
     if json:
         print_json({"model": _named(model.spec.name, run), **attention_facts(aligned)})
     elif out is None:

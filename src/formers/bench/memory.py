@@ -1,0 +1,67 @@
+"""The memory that a run takes at its peak, beyond what was there before: the resident memory of a process of its own.
+
+A process's own mark says how much it ever held. On Linux it is VmHWM, which belongs to the program and can be set back to what is held
+now. `getrusage` knows another one, which a new process inherits from the one that started it, so that it is used only where there is
+no VmHWM: on macOS, where it does not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+
+from formers.core import FormersError
+
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def extra_memory(make: Callable[..., Callable[[], object]], *arguments: object) -> int | None:
+    """Bytes that the run which `make(*arguments)` gives takes at its peak; None where the system does not tell.
+
+    `make` is called in a fresh process, and what it allocates is not counted: the place to make inputs, and to warm up. It is found
+    there by its name, as are functions among the arguments.
+    """
+    if peak() is None:
+        return None
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        try:
+            return pool.submit(_measured, make, *arguments).result()
+        except BrokenProcessPool:
+            raise FormersError("a process whose memory was measured was killed: the machine has too little of it, so take less.") from None
+
+
+def peak() -> int | None:
+    """The most bytes that this process has held so far, or since `reset`; None where the system does not tell."""
+    if STATUS.exists():
+        found = [line.split() for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:")]
+        if found:
+            return int(found[0][1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def reset() -> None:
+    """Lets the peak begin at what is held now, where the system can."""
+    try:
+        RESET.write_text("5")
+    except OSError:
+        return
+
+
+def _measured(make: Callable[..., Callable[[], object]], *arguments: object) -> int:
+    """What `extra_memory` says, in the process that it starts."""
+    run = make(*arguments)
+    reset()
+    before = peak()
+    run()
+    after = peak()
+    assert before is not None
+    assert after is not None
+    return after - before
