@@ -240,9 +240,9 @@ def test_completion_knows_what_the_registries_know():
 QUERIES = {
     "tr": ["train"],
     "train dec": ["decoder"],
-    "train ": ["transformer", "encoder", "decoder", "bigbird"],
+    "train ": [*MEMBERS],
     "show pattern loc": ["local-grid", "local"],
-    "show member ": ["transformer", "encoder", "decoder", "bigbird"],
+    "show member ": [*MEMBERS],
     "train decoder --data n": ["numbers", "notes.txt"],
     "train decoder --data wikitext-1": ["wikitext-103"],
     "train decoder --preset ": ["base"],
