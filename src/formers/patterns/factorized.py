@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 from pydantic import PositiveInt, model_validator
 from torch import Tensor
 from typing_extensions import Self
@@ -27,7 +28,7 @@ from formers.core.positions import Known, comb
 from formers.patterns.base import Integer, Pattern
 from formers.patterns.grid import Blocks
 from formers.patterns.local import Local
-from formers.patterns.plan import Plan, band, columns, own_blocks, summaries
+from formers.patterns.plan import Grid, Piece, Plan, Round, band, columns, own_blocks, summaries
 
 
 class Column(Pattern):
@@ -54,7 +55,7 @@ class Column(Pattern):
         return comb(t % self.stride, 1, self.stride, Range(t, 1))
 
     def pieces(self, n: int, head: int = 0) -> Plan:
-        return (columns(n, self.stride, own=True),)
+        return _column(n, self.stride)
 
 
 class Strided(Pattern):
@@ -131,6 +132,9 @@ class Summary(Pattern):
 
     def reads(self, t: int) -> Known:
         return _with_summaries(self, Range(t, 1))
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return _summary(n, self.stride, self.summary, self.stride - head % self.subblocks * self.summary)
 
     def oldest(self, t: int) -> int:
         return min(t, _first_summary(self))
@@ -242,6 +246,11 @@ def _in_columns(stride: int, queries: Range, keys: Comb) -> bool:
 
 
 @lru_cache(maxsize=32)
+def _column(n: int, stride: int) -> Plan:
+    return (columns(n, stride, own=True),)
+
+
+@lru_cache(maxsize=32)
 def _strided(n: int, stride: int) -> Plan:
     return band(n, stride - 1), columns(n, stride)
 
@@ -249,3 +258,14 @@ def _strided(n: int, stride: int) -> Plan:
 @lru_cache(maxsize=32)
 def _fixed(n: int, stride: int, summary: int, end: int) -> Plan:
     return own_blocks(n, stride), *summaries(n, stride, summary, end)
+
+
+@lru_cache(maxsize=32)
+def _summary(n: int, stride: int, summary: int, end: int) -> Plan:
+    """As fixed attention, but of its own block a query sees only itself and the summaries before it."""
+    cell = np.arange(stride)
+    seen = ((cell >= end - summary) & (cell < end) & (cell <= cell[:, None])) | (cell == cell[:, None])
+    whole, rest = divmod(n, stride)
+    blocks = Grid(0, whole, stride, stride), Grid(whole * stride, 1, rest, stride)
+    own = tuple(Piece(block, block, seen[: block.size, : block.size]) for block in blocks if block.groups and block.size)
+    return Round(own), *summaries(n, stride, summary, end)

@@ -14,12 +14,15 @@ pixel to the left may stand in a lower row, which is later in the row-major orde
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from formers.core import FormersError, Range
 from formers.patterns.base import Integer, Pattern
+from formers.patterns.plan import Plan, own_blocks
 
 
 class Blocks(Pattern):
@@ -38,12 +41,20 @@ class Blocks(Pattern):
     def covers(self, queries: Range, keys: Range) -> bool:
         return keys.stop - 1 <= queries.start and keys.start >= self.oldest(queries.stop - 1)
 
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return _blocks(n, self.query, self.memory)
+
     @property
     def reach(self) -> int:
         return self.query - 1 + self.memory
 
     def oldest(self, t: int) -> int:
         return max(0, t // self.query * self.query - self.memory)
+
+
+@lru_cache(maxsize=32)
+def _blocks(n: int, query: int, memory: int) -> Plan:
+    return (own_blocks(n, query, memory),)
 
 
 class LocalGrid(Pattern):

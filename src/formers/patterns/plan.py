@@ -112,11 +112,11 @@ def pairs(plan: Plan) -> int:
 
 
 def square(queries: Grid, keys: Grid) -> list[Piece]:
-    """Groups in which query number e sees keys 0 ... e, as many keys as queries: cut into rows of GROUP queries."""
-    pieces = []
+    """Groups in which each query sees one key more than the one before it, and the last all: cut into rows of GROUP queries."""
+    pieces, before = [], keys.size - queries.size
     for first in range(0, queries.size if queries.groups else 0, GROUP):
         size = min(GROUP, queries.size - first)
-        pieces.append(Piece(queries.elements(first, size), keys.elements(0, first + size), np.tri(size, dtype=bool)))
+        pieces.append(Piece(queries.elements(first, size), keys.elements(0, before + first + size), np.tri(size, dtype=bool)))
     return pieces
 
 
@@ -160,12 +160,16 @@ def columns(n: int, stride: int, own: bool = False) -> Round:
     return Round(tuple(pieces))
 
 
-def own_blocks(n: int, size: int) -> Round:
-    """Blocks of `size`, each of which sees itself causally; the last one may be smaller."""
+def own_blocks(n: int, size: int, memory: int = 0) -> Round:
+    """Blocks of `size`, each of which sees itself causally, and the `memory` positions before it; the last one may be smaller."""
     whole, rest = divmod(n, size)
+    edge = min(whole, math.ceil(memory / size))  # these blocks have less before them than others
+    blocks = [Grid(block * size, 1, size, size) for block in range(edge)]
+    blocks += [Grid(edge * size, whole - edge, size, size), Grid(whole * size, 1, rest, size)]
     pieces = []
-    for where in (Grid(0, whole, size, size), Grid(whole * size, 1, rest, size)):
-        pieces += square(where, where)
+    for block in blocks:
+        before = min(memory, block.start)
+        pieces += square(block, Grid(block.start - before, block.groups, before + block.size, size))
     return Round(tuple(pieces))
 
 
