@@ -8,6 +8,7 @@ from typing import NamedTuple
 from formers.core import FormersError
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.model.spec import Spec
+from formers.position import Grid
 
 
 class Refusal(NamedTuple):
@@ -42,6 +43,10 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        lambda s: isinstance(s.position, Grid) and s.position.cells not in (None, s.length),
+        lambda s: f"{_grid(s)} does not match length={s.length}: give that length, or leave out height.",
+    ),
+    Refusal(
         lambda s: s.encoder is not None and s.encoder.encoder is not None,
         lambda s: "an encoder cannot have an encoder of its own: give two stacks at the most.",
     ),
@@ -54,6 +59,13 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: f"the decoder of an encoder-decoder writes tokens: give it the LanguageModel head instead of {type(s.head).__name__}.",
     ),
 )
+
+
+def _grid(spec: Spec) -> str:
+    """The grid of a spec's positions in words."""
+    assert isinstance(spec.position, Grid)
+    grid = spec.position
+    return f"a grid of height={grid.height}, width={grid.width}, channels={grid.channels} has {grid.cells} positions, which"
 
 
 def check(spec: Spec) -> None:

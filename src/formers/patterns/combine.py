@@ -62,7 +62,8 @@ class PerHead(Pattern):
         return all(p.covers(queries, keys) for p in self.patterns)
 
     def pieces(self, n: int, head: int = 0) -> Plan:
-        return self.patterns[head].pieces(n, head)
+        pattern = self.patterns[head]
+        return pattern.pieces(n, head if pattern.by_head else 0)  # heads that see the same share a plan
 
     def oldest(self, t: int) -> int:
         return min(p.oldest(t) for p in self.patterns)

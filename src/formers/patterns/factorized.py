@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 from pydantic import PositiveInt, model_validator
 from torch import Tensor
 from typing_extensions import Self
@@ -45,7 +46,7 @@ class Column(Pattern):
         return self.stride == 1 and keys.stop - 1 <= queries.start
 
     def pieces(self, n: int, head: int = 0) -> Plan:
-        return (columns(n, self.stride, own=True),)
+        return _column(n, self.stride)
 
 
 class Strided(Pattern):
@@ -105,6 +106,9 @@ class Summary(Pattern):
     def covers(self, queries: Range, keys: Range) -> bool:
         return self.summary == self.stride and keys.stop - 1 <= queries.start
 
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return _summary(n, self.stride, self.summary, head % self.subblocks)
+
     def oldest(self, t: int) -> int:
         return min(t, _first_summary(self))
 
@@ -144,7 +148,7 @@ class Fixed(Pattern):
         return own and keys.stop - 1 <= queries.start
 
     def pieces(self, n: int, head: int = 0) -> Plan:
-        return _fixed(n, self.stride, self.summary) if self.subblocks == 1 else super().pieces(n, head)
+        return _fixed(n, self.stride, self.summary, head % self.subblocks)
 
     def oldest(self, t: int) -> int:
         return 0 if t < self.stride else _first_summary(self)
@@ -180,10 +184,25 @@ def _first_summary(pattern: Summary | Fixed) -> int:
 
 
 @lru_cache(maxsize=32)
+def _column(n: int, stride: int) -> Plan:
+    return (columns(n, stride, own=True),)
+
+
+@lru_cache(maxsize=32)
 def _strided(n: int, stride: int) -> Plan:
     return band(n, stride), columns(n, stride)
 
 
 @lru_cache(maxsize=32)
-def _fixed(n: int, stride: int, summary: int) -> Plan:
-    return own_blocks(n, stride), *summaries(n, stride, summary)
+def _fixed(n: int, stride: int, summary: int, skip: int) -> Plan:
+    return own_blocks(n, stride), *summaries(n, stride, summary, skip)
+
+
+@lru_cache(maxsize=32)
+def _summary(n: int, stride: int, summary: int, skip: int) -> Plan:
+    """As fixed attention, but of its own block a query sees itself and the summaries before it only."""
+    cell = np.arange(min(stride, n))
+    end = stride - skip * summary
+    seen = ((cell >= end - summary) & (cell < end) & (cell <= cell[:, None])) | (cell == cell[:, None])
+    own = tuple(piece._replace(causal=False, mask=seen[: piece.queries.size, : piece.keys.size]) for piece in own_blocks(n, stride))
+    return own, *summaries(n, stride, summary, skip)

@@ -14,12 +14,15 @@ pixel to the left may stand in a lower row, which is later in the row-major orde
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from formers.core import FormersError, Range
 from formers.patterns.base import Integer, Pattern
+from formers.patterns.plan import Plan, own_blocks
 
 
 class Blocks(Pattern):
@@ -37,6 +40,9 @@ class Blocks(Pattern):
 
     def covers(self, queries: Range, keys: Range) -> bool:
         return keys.stop - 1 <= queries.start and keys.start >= self.oldest(queries.stop - 1)
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return super().pieces(n) if self.memory else _own(n, self.query)
 
     @property
     def reach(self) -> int:
@@ -95,3 +101,8 @@ class LocalGrid(Pattern):
         row, column = here // self.width, here % self.width
         block = row // h * len(range(0, self.width, w)) + column // w
         return torch.argsort(block, stable=True)  # equal blocks keep their pixels row-major
+
+
+@lru_cache(maxsize=32)
+def _own(n: int, query: int) -> Plan:
+    return (own_blocks(n, query),)

@@ -135,11 +135,14 @@ def own_blocks(n: int, size: int) -> Round:
     return (*square(0, whole, size), *square(whole * size, 1, rest))
 
 
-def summaries(n: int, stride: int, summary: int) -> Plan:
-    """The last `summary` cells of every block of `stride` before a query's own: far ones by chunks of queries, near ones inside a chunk."""
+def summaries(n: int, stride: int, summary: int, skip: int = 0) -> Plan:
+    """The last `summary` cells of every block of `stride` before a query's own, but for the `skip` * `summary` behind them.
+
+    Far blocks are seen by chunks of queries, near ones inside a chunk.
+    """
     unit, blocks = math.gcd(stride, summary), math.ceil(n / stride)
     each = max(1, CHUNK // stride)
-    cells = np.arange(summary // unit) + (stride - summary) // unit
+    cells = np.arange(summary // unit) + (stride - (skip + 1) * summary) // unit
 
     def of(first: int, count: int) -> Numbers:
         """The units (count * summary / unit,) of the summaries of some blocks."""

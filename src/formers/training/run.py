@@ -17,7 +17,6 @@ from formers.data.files import parallel, resolved
 from formers.generation import generate, tokenizer_of
 from formers.model import Seq2Seq, load
 from formers.model.files import write_through
-from formers.position import Learned
 from formers.training import checkpoint as checkpoints
 from formers.training.device import pick_device
 from formers.training.evaluate import Stopped, evaluate, judge
@@ -239,7 +238,7 @@ def evaluate_run(
     if context is not None:
         if spec.encoder is not None or not spec.head.streams:
             raise FormersError(f"context={context} is for texts that are read in windows, which {spec.name} does not: leave it out.")
-        if isinstance(spec.position, Learned) and context > spec.length:
+        if spec.position.bounded and context > spec.length:
             raise FormersError(f"context={context} does not fit the learned positions, whose table has length={spec.length}: use less.")
         spec = spec.replace(length=context)
     task = task_of(spec, tokenizer_of(model), source, reading, model.labels)

@@ -29,7 +29,6 @@ from formers.family.members import member as find_member
 from formers.heads import Classify, LanguageModel, MaskedLM
 from formers.memory import NoMemory
 from formers.model import Spec, check
-from formers.position import Learned
 
 log = logging.getLogger(__name__)
 
@@ -151,8 +150,8 @@ def _say_cuts(spec: Spec, tokenizer: Tokenizer, data: Examples) -> None:
 
 
 def _refuse_long(spec: Spec, tokenizer: Tokenizer, data: Examples) -> None:
-    """Learned positions end at `length`: longer pairs cannot be read."""
-    if not isinstance(spec.position, Learned):
+    """A table of positions ends at `length`: longer pairs cannot be read."""
+    if not spec.position.bounded:
         return
     pairs = [two for part in data.parts.values() for two in (part.longest if isinstance(part, NumberPairs) else part)]
     longest = max(max(len(tokenizer.encode(source)), len(tokenizer.encode(target)) + 1) for source, target in pairs)
