@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from formers.core import FormersError, nearest
 from formers.core.part import checked
-from formers.family import transformer
+from formers.family import sparse_transformer, transformer
 from formers.model import Model, Spec, build
 
 
@@ -31,6 +31,7 @@ MEMBERS: dict[str, Member] = {
     "transformer": Member(transformer.transformer, {"base": transformer.BASE}, transformer.TRAINING),
     "encoder": Member(transformer.encoder, {"base": transformer.BASE}),
     "decoder": Member(transformer.decoder, {"base": transformer.BASE}, {"": {"learning_rate": 2e-3}}),
+    "sparse-transformer": Member(sparse_transformer.sparse_transformer, sparse_transformer.PRESETS, sparse_transformer.TRAINING),
 }
 
 

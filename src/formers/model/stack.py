@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from formers.core import FormersError, Stream
 from formers.core.state import Entry
@@ -54,6 +57,9 @@ class Block(nn.Module):
 class Stack(nn.Module):
     """Positions, then the blocks as the depth applies them, then the final norm where the residual needs one."""
 
+    checkpointing: bool = False
+    """Whether only each block's input is kept for the backward pass, which computes the rest again."""
+
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.position = spec.position.build(spec.sizes)
@@ -64,6 +70,7 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:
         """Hidden states (batch, length, dim) and what every step leaves behind; extra losses are in stream.losses."""
         position, depth, watch = self.position, self.depth, stream.watch
+        through = checkpointed if self.checkpointing and torch.is_grad_enabled() else plainly
         left: list[Entries] = [()] * depth.steps
 
         def step(block: nn.Module, t: int, x: Tensor) -> Tensor:
@@ -73,13 +80,32 @@ class Stack(nn.Module):
                 x = self.drop(x)
             if watch is not None:
                 watch.note("stream norm", t, partial(norm, x))
-            x, left[t] = block(x, stream, past[t] if past else None, t)
+            x, left[t] = through(block, x, stream, past[t] if past else None, t)
             return x
 
         x = depth(x, stream, step)
         if watch is not None:
             watch.note("stream norm", depth.steps, partial(norm, x))
         return self.final(x), tuple(left) if stream.keep else ()
+
+
+def plainly(block: nn.Module, x: Tensor, stream: Stream, past: Entries | None, step: int) -> tuple[Tensor, Entries]:
+    """x through a block, and what that leaves behind."""
+    return block(x, stream, past, step)
+
+
+def checkpointed(block: nn.Module, x: Tensor, stream: Stream, past: Entries | None, step: int) -> tuple[Tensor, Entries]:
+    """The same, but of all that is computed only x is kept; the rest is computed again in the backward pass, with the same dropout."""
+    before = dict(stream.losses)
+
+    def through(x: Tensor) -> tuple[Tensor, Entries, dict[str, Tensor]]:
+        inside = replace(stream, losses=dict(before))  # the second time must not add to what the first has added to
+        y, left = block(x, inside, past, step)
+        return y, left, inside.losses
+
+    y, left, losses = checkpoint(through, x, use_reentrant=False, preserve_rng_state=True)
+    stream.losses.update(losses)
+    return y, left
 
 
 def norm(x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from safetensors.torch import save as to_bytes
 
 from formers.core import FormersError
-from formers.data import Reading
+from formers.data import Reading, Rows
 from formers.data.files import parallel, resolved
 from formers.generation import generate, tokenizer_of
 from formers.model import Seq2Seq, load
@@ -162,7 +162,7 @@ def _look(loop: Loop, log: Log) -> bool:
             share=(loop.world.rank, loop.world.size), progress=tick,
         )  # fmt: skip
     loss = float(held["loss"])
-    told: dict[str, Any] = {name: held[name] for name in ("bits_per_byte", "perplexity", "accuracy", "masked_accuracy") if name in held}
+    told: dict[str, Any] = {name: held[name] for name in ("bits_per_byte", "bits_per_dimension", "perplexity", "accuracy", "masked_accuracy") if name in held}
     log.record(step=loop.step, valid_loss=loss, **{f"valid_{name}": value for name, value in told.items()})
     also = "".join(f", {name.replace('_', ' ')} {value:,.4g}" for name, value in told.items())
     log.say(f"step {loop.step:,}: loss {loss:.4f}{also} on held-out data")
@@ -177,7 +177,7 @@ def _look(loop: Loop, log: Log) -> bool:
 def _write_sample(loop: Loop, log: Log) -> None:
     """Shows and records a little of what the model writes."""
     model, prompt, wanted = loop.model, "", ""
-    if not model.spec.head.writes:
+    if not model.spec.head.writes or isinstance(loop.task.batches, Rows):  # the bytes of an image are no text
         return
     if isinstance(model, Seq2Seq):
         prompt, wanted = (loop.task.tokenizer.decode(side) for side in loop.task.batches.parts["valid"][0])
