@@ -240,9 +240,9 @@ def test_completion_knows_what_the_registries_know():
 QUERIES = {
     "tr": ["train"],
     "train dec": ["decoder"],
-    "train ": ["transformer", "encoder", "decoder"],
+    "train ": ["transformer", "encoder", "decoder", "sparse-transformer"],
     "show pattern loc": ["local-grid", "local"],
-    "show member ": ["transformer", "encoder", "decoder"],
+    "show member ": ["transformer", "encoder", "decoder", "sparse-transformer"],
     "train decoder --data n": ["numbers", "notes.txt"],
     "train decoder --data wikitext-1": ["wikitext-103"],
     "train decoder --preset ": ["base"],

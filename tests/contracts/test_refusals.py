@@ -11,6 +11,7 @@ from formers.core import Sizes
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Full
+from formers.position import Grid
 from helpers import refused
 
 PLAIN = formers.spec("decoder", vocab=10, dim=16, heads=2, layers=1)
@@ -28,6 +29,7 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, vocab=None, head=Classify(classes=2)), "give vocab"),
     (but(PLAIN, vocab=None, features=4), "features=4"),
     (but(PLAIN, pattern=Full()), "Full"),
+    (but(PLAIN, position=Grid(width=5, height=2)), "10 positions"),
     (but(PAIR, encoder=but(PAIR.encoder, encoder=PAIR.encoder)), "two stacks"),
     (but(PAIR, encoder=but(PAIR.encoder, head=Classify(classes=2))), "NoHead"),
     (but(PAIR, head=Classify(classes=2)), "Classify"),
@@ -39,6 +41,8 @@ ALLOWED = [
     PLAIN,
     PAIR,
     but(PLAIN, heads=3, head_dim=5),
+    but(PLAIN, position=Grid(width=5)),
+    but(PLAIN, position=Grid(width=4, height=2, channels=4), length=32),
     but(PLAIN, pattern=Full(), head=MaskedLM()),
     but(PLAIN, pattern=Full(), head=NoHead()),
     but(PLAIN, vocab=None, features=4, pattern=Full(), head=Classify(classes=2)),

@@ -57,7 +57,8 @@ def open_pictures(data: str | Path) -> Pictures:
     files = {file: path for package in known.packages for file, path in fetch(name, _there(name, package)).items()}
     sums = {Path(member).name: pin for package in known.packages for member, pin in package.files.items()}
     split = {part: tuple(stretch for stretch in stretches if stretch[0] in files) for part, stretches in known.parts.items()}
-    makers = {part: partial(_read, name, READERS[known.form], files, stretches, known.shape) for part, stretches in split.items()}
+    reader = partial(_read, name, READERS[known.form], known.shape, files)
+    makers: dict[str, Callable[[], Tensor]] = {part: partial(reader, stretches) for part, stretches in split.items()}
     counts = {part: sum(stop - start for _, start, stop in stretches) for part, stretches in split.items()}
     size = " x ".join(map(str, known.shape))
     about = f"{name}, {counts['train']:,} images of {size} bytes to learn from, {counts['valid']:,} held out, {counts['test']:,} to test"
@@ -76,7 +77,7 @@ def _there(name: str, package: Package) -> Package:
 
 
 def _read(
-    name: str, reader: Callable[[Path], Bytes], files: dict[str, Path], stretches: tuple[tuple[str, int, int], ...], shape: tuple[int, ...]
+    name: str, reader: Callable[[Path], Bytes], shape: tuple[int, ...], files: dict[str, Path], stretches: tuple[tuple[str, int, int], ...]
 ) -> Tensor:
     """Stretches of the images in files as rows of bytes."""
     found = []

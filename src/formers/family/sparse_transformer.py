@@ -28,7 +28,7 @@ BASE: dict[str, Any] = {
     "dim": 512, "heads": 8, "layers": 30, "hidden": 2048, "length": 12_288, "dropout": 0.4,
     "pattern": "fixed", "stride": 128, "summary": 32, "use": "merged",
 }  # fmt: skip
-# Its CIFAR-10 (section 7.1): 59 million parameters; queries, keys and the feed-forward network are of half size. The way of use is the code's.
+# Its CIFAR-10 (section 7.1): 59 million parameters; queries, keys and the feed-forward network are of half size. Use is the code's.
 CIFAR10: dict[str, Any] = {
     "dim": 256, "heads": 2, "head_dim": 64, "value_dim": 128, "layers": 128, "hidden": 512, "length": 3072, "dropout": 0.25,
     "height": 32, "width": 32, "channels": 3, "pattern": "strided", "stride": 128, "use": "interleaved",
@@ -42,7 +42,7 @@ PRESETS = {"base": BASE, "cifar10": CIFAR10, "imagenet64": IMAGENET64}
 
 # Section 7 for all of them; the rate is the one that it names for CIFAR-10.
 _PAPER: dict[str, Any] = {"learning_rate": 3.5e-4, "warmup": 5000, "schedule": "cosine", "weight_decay": 0.01, "clip": 1.0}
-TRAINING = {"": {"learning_rate": 2e-3, "weight_decay": 0.01}, **dict.fromkeys(PRESETS, _PAPER)}
+TRAINING = {"": {"learning_rate": 4e-3, "weight_decay": 0.01}, **dict.fromkeys(PRESETS, _PAPER)}
 
 
 def sparse_transformer(

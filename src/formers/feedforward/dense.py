@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Dense(FeedForward):
-    """Two linear maps with a non-linearity between; `gelu-tanh` is the approximation that GPT-2 uses, `gelu-sigmoid` the Sparse Transformer's."""
+    """Two linear maps with a non-linearity between; `gelu-tanh` is GPT-2's approximation, `gelu-sigmoid` the Sparse Transformer's."""
 
     hidden: PositiveInt
     activation: Literal["relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu"] = "relu"

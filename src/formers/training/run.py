@@ -33,6 +33,8 @@ JUDGEMENTS = 10
 """How often a run is judged that was not told."""
 COUNTS = ("tokens_per_second", "seconds", "best_loss")
 """Figures of a result that are no judgement."""
+SHOWN = ("bits_per_byte", "bits_per_dimension", "perplexity", "accuracy", "masked_accuracy")
+"""Figures that are told beside the loss on the way."""
 EXACT_MATCHES = 500
 """How many held-out pairs the model writes out at the end."""
 
@@ -162,7 +164,7 @@ def _look(loop: Loop, log: Log) -> bool:
             share=(loop.world.rank, loop.world.size), progress=tick,
         )  # fmt: skip
     loss = float(held["loss"])
-    told: dict[str, Any] = {name: held[name] for name in ("bits_per_byte", "bits_per_dimension", "perplexity", "accuracy", "masked_accuracy") if name in held}
+    told: dict[str, Any] = {name: held[name] for name in SHOWN if name in held}
     log.record(step=loop.step, valid_loss=loss, **{f"valid_{name}": value for name, value in told.items()})
     also = "".join(f", {name.replace('_', ' ')} {value:,.4g}" for name, value in told.items())
     log.say(f"step {loop.step:,}: loss {loss:.4f}{also} on held-out data")

@@ -10,7 +10,7 @@ from typing import Any
 
 from formers.core import FormersError
 from formers.data.cache import cache_folder
-from formers.data.catalogue import IMAGES, MULTI30K_FILES, NAMES, PAIRS, SETS
+from formers.data.catalogue import IMAGES, MULTI30K_FILES, NAMES, PAIRS, SETS, Package
 from formers.data.download import lying, whereabouts
 
 WORDS = {"given": "in FORMERS_DATA", "cached": "in the cache", "download": "to be downloaded"}
@@ -36,8 +36,9 @@ def cache_facts() -> dict[str, Any]:
 
 def _place(name: str) -> str:
     """Where a set comes from, in words; one that no file is needed for is made when it is asked for."""
-    files = {**{name: known.packages for name, known in (*SETS.items(), *IMAGES.items())}, PAIRS: tuple(MULTI30K_FILES.values())}
-    packages = files.get(name, ())
+    packages: tuple[Package, ...] = tuple(MULTI30K_FILES.values()) if name == PAIRS else ()
+    if name in SETS or name in IMAGES:
+        packages = SETS[name].packages if name in SETS else IMAGES[name].packages
     try:
         places = [whereabouts(name, package) for package in packages]
     except FormersError:
