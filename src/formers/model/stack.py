@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from formers.core import FormersError, Stream
+from formers.core.memory import give_back
 from formers.core.state import Entry
 from formers.model.spec import Spec
 
@@ -19,6 +20,8 @@ Entries = tuple[Entry | None, ...]
 Past = tuple[Entries, ...]
 SUBLAYERS = ("attention", "cross", "feedforward")
 """The sublayers that a block may have, in their order."""
+TIDY = 8
+"""After so many checkpointed blocks freed memory is given back: what is kept lies scattered among it, and glibc would let it grow."""
 
 
 class Block(nn.Module):
@@ -99,6 +102,8 @@ def checkpointed(block: nn.Module, x: Tensor, stream: Stream, past: Entries | No
     before = dict(stream.losses)
 
     def through(x: Tensor) -> tuple[Tensor, Entries, dict[str, Tensor]]:
+        if step % TIDY == 0 and x.device.type == "cpu" and not torch.compiler.is_compiling():
+            give_back()
         inside = replace(stream, losses=dict(before))  # the second time must not add to what the first has added to
         y, left = block(x, inside, past, step)
         return y, left, inside.losses
