@@ -32,7 +32,7 @@ from formers.patterns import (
     Strided,
     Summary,
 )
-from formers.position import Learned, NoPosition, Sinusoidal
+from formers.position import Grid, Learned, NoPosition, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm
 from formers.score import NoScore
 
@@ -88,7 +88,12 @@ PATTERNS: dict[str, list[Pattern]] = {
 
 # The parts of the other slots of a spec, by slot.
 PARTS: dict[str, dict[str, list[Part]]] = {
-    "position": {"NoPosition": [NoPosition()], "Learned": [Learned()], "Sinusoidal": [Sinusoidal()]},
+    "position": {
+        "NoPosition": [NoPosition()],
+        "Grid": [Grid(width=5), Grid(width=4, height=4, channels=2)],
+        "Learned": [Learned()],
+        "Sinusoidal": [Sinusoidal()],
+    },
     "attention": {
         "DotProduct": [DotProduct(), DotProduct(scaled=False, bias=False)],
         "LowRank": [
@@ -104,7 +109,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     "depth": {"Stacked": [Stacked(layers=2)], "Shared": [Shared(layers=3)]},
     "feedforward": {
         "NoFeedForward": [NoFeedForward()],
-        "Dense": [Dense(hidden=20, activation=name) for name in ("relu", "gelu", "gelu-tanh", "swiglu")],
+        "Dense": [Dense(hidden=20, activation=name) for name in ("relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu")],
     },
     "head": {
         "NoHead": [NoHead()],
@@ -131,6 +136,14 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "position": "learned", "norm": "post", "activation": "relu", "embedding_scale": "output", **TINY},
         {"vocab": VOCAB, "position": "none", "head_dim": 3, "value_dim": 5, "activation": "swiglu", "tied": False, **TINY},
+    ],
+    "sparse-transformer": [
+        {"vocab": VOCAB, "pattern": "fixed", "use": "merged", "stride": 4, "summary": 1, **TINY},
+        {"vocab": VOCAB, "pattern": "fixed", "use": "interleaved", "stride": 5, "summary": 2, **TINY},
+        {"vocab": VOCAB, "pattern": "fixed", "use": "heads", "stride": 4, "summary": 1, "subblocks": 1, **TINY},
+        {"vocab": VOCAB, "pattern": "strided", "use": "merged", "stride": 5, "head_dim": 3, "value_dim": 5, **TINY},
+        {"vocab": VOCAB, "pattern": "strided", "use": "interleaved", "height": 4, "width": 4, "channels": 2, **TINY},
+        {"vocab": VOCAB, "pattern": "strided", "use": "heads", "stride": 4, **TINY},
     ],
     "linformer": [
         {"vocab": VOCAB, "rank": 6, **TINY},

@@ -72,7 +72,7 @@ def test_full_equals_token_by_token_and_padded_rows_the_rows_alone(slot: str, pa
         close(torch.cat(hidden, dim=1), whole.hidden)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu-tanh", "swiglu"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu"])
 def test_the_feed_forward_is_its_equation(activation: str) -> None:
     layer = subject(with_part("feedforward", Dense(hidden=20, activation=activation))).model.stack.depth.blocks[0].feedforward
     x = torch.randn(2, 3, DECODER.dim, dtype=torch.float64)
@@ -87,6 +87,7 @@ def test_the_feed_forward_is_its_equation(activation: str) -> None:
         "relu": z.clamp(min=0),
         "gelu": z * 0.5 * (1 + torch.erf(z / 2**0.5)),
         "gelu-tanh": 0.5 * z * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * z**3))),
+        "gelu-sigmoid": z / (1 + torch.exp(-1.702 * z)),
     }[activation]
     close(found, f @ layer.out.weight.T + layer.out.bias)
 

@@ -13,6 +13,7 @@ from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import Memory
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import BigBird, Causal, Full, Local
+from formers.position import Grid
 from formers.score import Score
 from helpers import refused
 
@@ -34,6 +35,7 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, pattern=Full()), "Full"),
     (but(PLAIN, extra=2), "extra=2"),
     (but(PLAIN, pattern=Causal() & BigBird(block=2)), "where a row ends"),
+    (but(PLAIN, position=Grid(width=5, height=2)), "10 positions"),
     (but(PAIR, encoder=but(PAIR.encoder, encoder=PAIR.encoder)), "two stacks"),
     (but(PAIR, encoder=but(PAIR.encoder, head=Classify(classes=2))), "NoHead"),
     (but(PAIR, head=Classify(classes=2)), "Classify"),
@@ -57,6 +59,8 @@ ALLOWED = [
     PLAIN,
     PAIR,
     but(PLAIN, heads=3, head_dim=5),
+    but(PLAIN, position=Grid(width=5)),
+    but(PLAIN, position=Grid(width=4, height=2, channels=4), length=32),
     but(PLAIN, pattern=Full(), head=MaskedLM()),
     but(PLAIN, pattern=Full(), head=NoHead()),
     but(PLAIN, pattern=Full(), head=NoHead(), extra=2),

@@ -9,7 +9,7 @@ import sys
 import torch
 
 
-def gradients(kind: str, accumulate: int, out: str) -> None:
+def gradients(kind: str, accumulate: int, out: str, checkpoint: bool = False) -> None:
     """Writes the gradients of the first step of a small training, by whichever processes there are."""
     from safetensors.torch import save_file
 
@@ -21,12 +21,13 @@ def gradients(kind: str, accumulate: int, out: str) -> None:
 
     torch.set_num_threads(1)
     member, data = kind.split(":", 1)
-    options = dict(dim=16, heads=2, layers=1, length=16, dropout=0.0)
+    options = dict(dim=16, heads=2, layers=2, length=16, dropout=0.0)
     place = world()
     join(place, torch.device("cpu"))
     task = prepare(member, data, None, options)
     torch.manual_seed(0)
-    loop = Loop(build(task.spec).train(), task, Settings(batch=7, accumulate=accumulate, clip=1e9, learning_rate=1e-9), place)
+    settings = Settings(batch=7, accumulate=accumulate, checkpoint=checkpoint, clip=1e9, learning_rate=1e-9)
+    loop = Loop(build(task.spec).train(), task, settings, place)
     done = loop.learn(loop.pieces())
     if place.first:
         grads = {name: p.grad.contiguous() for name, p in loop.model.named_parameters() if p.grad is not None}
@@ -52,6 +53,6 @@ def killed(rank: int, step: int, arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "gradients":
-        gradients(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+        gradients(sys.argv[2], int(sys.argv[3]), sys.argv[4], "checkpoint" in sys.argv[5:])
     else:
         killed(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -51,12 +51,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("member", "file", "accumulate"), [("decoder", "text.txt", 2), ("encoder", "text.txt", 1), ("transformer", "pairs.tsv", 3)]
+    ("member", "file", "accumulate", "how"),
+    [
+        ("decoder", "text.txt", 2, "checkpoint"),
+        ("encoder", "text.txt", 1, ""),
+        ("transformer", "pairs.tsv", 3, ""),
+    ],
 )
-def test_gradients_equal_those_of_one_process(member: str, file: str, accumulate: int, data: Path, tmp_path: Path) -> None:
+def test_gradients_equal_those_of_one_process(member: str, file: str, accumulate: int, how: str, data: Path, tmp_path: Path) -> None:
     kind = f"{member}:{data / file}"
     go(SCENE, "gradients", kind, "1", str(tmp_path / "one"))
-    go(SCENE, "gradients", kind, str(accumulate), str(tmp_path / "two"), processes=2)
+    go(SCENE, "gradients", kind, str(accumulate), str(tmp_path / "two"), how, processes=2)
     one, two = load_file(tmp_path / "one"), load_file(tmp_path / "two")
     assert one.keys() == two.keys()
     assert one["norm"] > 1e-3

@@ -18,6 +18,7 @@ from formers.attention import dense
 from formers.attention.attend import explain_request, run, survey
 from formers.attention.request import Request
 from formers.core import Cache, FormersError, Index, Positions, Range, Sizes, Slot, Stream, Watch
+from formers.core.initial import Law, draw
 from formers.core.positions import EMPTY
 from formers.patterns import Full, Pattern
 from formers.score import NoScore, Score
@@ -114,8 +115,8 @@ class SelfAttention(_Heads):
         self.patterns = [pattern.at(step) for step in range(sizes.steps)]
         self.score = score.build(sizes)
         self.qkv = nn.Linear(sizes.dim, sum(self.widths), bias=part.bias)
-        initialise(self.qkv, self.widths)
-        initialise(self.out, [sizes.dim], sizes.gain)
+        initialise(self.qkv, self.widths, law=sizes.initialisation)
+        initialise(self.out, [sizes.dim], sizes.gain, sizes.initialisation)
 
     def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the keys and values for the stream's continuation."""
@@ -143,9 +144,9 @@ class CrossAttention(_Heads):
         super().__init__(sizes, part)
         self.q = nn.Linear(sizes.dim, self.widths[0], bias=part.bias)
         self.kv = nn.Linear(source_dim, sum(self.widths[1:]), bias=part.bias)
-        initialise(self.q, self.widths[:1])
-        initialise(self.kv, self.widths[1:])
-        initialise(self.out, [sizes.dim], sizes.gain)
+        initialise(self.q, self.widths[:1], law=sizes.initialisation)
+        initialise(self.kv, self.widths[1:], law=sizes.initialisation)
+        initialise(self.out, [sizes.dim], sizes.gain, sizes.initialisation)
 
     def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
         """y (batch, length, dim) for x over stream.source (batch, n, source_dim), projected once and then read from `past`."""
@@ -183,9 +184,9 @@ def real(positions: Positions, valid: Tensor | None) -> Positions:
 
 
 @torch.no_grad()
-def initialise(linear: nn.Linear, widths: list[int], gain: float = 1.0) -> None:
-    """Xavier-uniform for each of the matrices packed into one; biases 0."""
+def initialise(linear: nn.Linear, widths: list[int], gain: float = 1.0, law: Law = "xavier") -> None:
+    """Each of the matrices packed into one by itself; biases 0."""
     for weight in torch.split(linear.weight, widths):
-        nn.init.xavier_uniform_(weight, gain)
+        draw(weight, law, gain)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)

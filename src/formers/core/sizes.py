@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from formers.core.initial import Law
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -21,3 +23,5 @@ class Sizes:
     """Standard deviation of an embedded token at the start: what is added to it should be of its size."""
     gain: float = 1.0
     """Factor on the initial weights of a sublayer's output projection."""
+    initialisation: Law = "xavier"
+    """The law by which weights start."""

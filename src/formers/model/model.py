@@ -67,6 +67,12 @@ class Model(nn.Module):
         """The number of parameters, shared ones counted once."""
         return sum(p.numel() for p in self.parameters())
 
+    def checkpointing(self, on: bool = True) -> None:
+        """Keeps only each block's input for the backward pass, which computes the rest again: less memory, more time, the same gradient."""
+        for module in self.modules():
+            if isinstance(module, Stack):
+                module.checkpointing = on
+
     def save_pretrained(self, path: str | Path) -> None:
         """Writes config.json, model.safetensors and their manifest into the folder `path`; `formers.load` reads them."""
         from formers.model.save import save

@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from formers.attention import Attention, DotProduct
 from formers.core import Part, Sizes
+from formers.core.initial import Law
 from formers.depth import Depth
 from formers.feedforward import FeedForward
 from formers.heads import Head
@@ -43,6 +44,8 @@ class Spec(Part):
     attention_dropout: Rate = 0.0
     embedding_scale: Literal["input", "output", "none"] = "input"
     """Where the embedding table's scale goes: sqrt(dim) on what it reads, 1/sqrt(dim) on what it writes, or nowhere."""
+    initialisation: Law = "xavier"
+    """How weights start; with "fan-in", the Sparse Transformer's, embeddings are small and a head of its own starts at 0."""
 
     position: Position
     pattern: Pattern
@@ -62,12 +65,14 @@ class Spec(Part):
         return Sizes(
             dim=self.dim, heads=self.heads, head_dim=head_dim, value_dim=self.value_dim or head_dim,
             length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
-            spread=self.spread, gain=self.residual.gain(self.depth.steps),
+            spread=self.spread, gain=self.residual.gain(self.depth.steps), initialisation=self.initialisation,
         )  # fmt: skip
 
     @property
     def spread(self) -> float:
         """Standard deviation of an embedded token at the start, after the scale."""
+        if self.initialisation == "fan-in":
+            return float(0.125 * self.dim**-0.5)
         return {"input": 1.0, "output": float(self.dim**-0.5), "none": 0.02}[self.embedding_scale]
 
     @property

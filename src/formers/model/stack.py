@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from formers.core import FormersError, Range, Stream
+from formers.core.memory import give_back
 from formers.core.state import Entry
 from formers.model.spec import Spec
 
@@ -19,6 +21,8 @@ Entries = tuple[Entry | None, ...]
 Past = tuple[Entries, ...]
 SUBLAYERS = ("attention", "cross", "feedforward")
 """The sublayers that a block may have, in their order."""
+TIDY = 8
+"""After so many checkpointed blocks freed memory is given back: what is kept lies scattered among it, and glibc would let it grow."""
 
 
 class Block(nn.Module):
@@ -61,6 +65,9 @@ class Stack(nn.Module):
     apart: an extra vector is itself.
     """
 
+    checkpointing: bool = False
+    """Whether only each block's input is kept for the backward pass, which computes the rest again."""
+
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.extra = nn.Parameter(torch.randn(spec.extra, spec.dim) * spec.spread) if spec.extra else None
@@ -73,6 +80,7 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:
         """Hidden states (batch, length, dim) and what every step leaves behind; extra losses are in stream.losses."""
         position, depth, watch, places = self.position, self.depth, stream.watch, stream.positions
+        through = checkpointed if self.checkpointing and torch.is_grad_enabled() else plainly
         left: list[Entries] = [()] * depth.steps
         extra = 0 if self.extra is None else len(self.extra)
         if self.extra is not None:
@@ -85,7 +93,7 @@ class Stack(nn.Module):
                 x = self.drop(x)
             if watch is not None:
                 watch.note("stream norm", t, partial(norm, x))
-            x, left[t] = block(x, stream, past[t] if past else None, t)
+            x, left[t] = through(block, x, stream, past[t] if past else None, t)
             return x
 
         x = depth(x, stream, step)
@@ -100,6 +108,27 @@ def with_extra(extra: Tensor, x: Tensor, stream: Stream) -> tuple[Tensor, Stream
     x = torch.cat([extra.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)
     valid = None if stream.valid is None else F.pad(stream.valid, (count, 0), value=True)
     return x, replace(stream, positions=Range(0, x.shape[1]), valid=valid)
+
+
+def plainly(block: nn.Module, x: Tensor, stream: Stream, past: Entries | None, step: int) -> tuple[Tensor, Entries]:
+    """x through a block, and what that leaves behind."""
+    return block(x, stream, past, step)
+
+
+def checkpointed(block: nn.Module, x: Tensor, stream: Stream, past: Entries | None, step: int) -> tuple[Tensor, Entries]:
+    """The same, but of all that is computed only x is kept; the rest is computed again in the backward pass, with the same dropout."""
+    before = dict(stream.losses)
+
+    def through(x: Tensor) -> tuple[Tensor, Entries, dict[str, Tensor]]:
+        if step % TIDY == 0 and x.device.type == "cpu" and not torch.compiler.is_compiling():
+            give_back()
+        inside = replace(stream, losses=dict(before))  # the second time must not add to what the first has added to
+        y, left = block(x, inside, past, step)
+        return y, left, inside.losses
+
+    y, left, losses = checkpoint(through, x, use_reentrant=False, preserve_rng_state=True)
+    stream.losses.update(losses)
+    return y, left
 
 
 def norm(x: Tensor) -> Tensor:

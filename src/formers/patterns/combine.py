@@ -90,7 +90,8 @@ class PerHead(Pattern):
         return all_read(self.patterns, t)
 
     def pieces(self, n: int, head: int = 0) -> Plan:
-        return self.patterns[head].pieces(n, head)
+        pattern = self.patterns[head]
+        return pattern.pieces(n, head if pattern.by_head else 0)  # heads that see the same share a plan
 
     def oldest(self, t: int) -> int:
         return min(p.oldest(t) for p in self.patterns)

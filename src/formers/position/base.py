@@ -26,6 +26,11 @@ class Position(Slot):
         """Whether the model has only ever seen positions below its training length, so that generation slides beyond it."""
         return True
 
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a table that ends at the training length, so that nothing longer can be read at all."""
+        return False
+
     def build(self, sizes: Sizes) -> PositionModule:
         """The module that adds the positions."""
         return PositionModule()

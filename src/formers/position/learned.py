@@ -17,6 +17,10 @@ from formers.position.base import Position, PositionModule
 class Learned(Position):
     """A learned vector per position, added once, before the first layer; positions beyond the table are refused."""
 
+    @property
+    def bounded(self) -> bool:
+        return True
+
     def build(self, sizes: Sizes) -> PositionModule:
         return LearnedModule(sizes)
 

@@ -33,6 +33,8 @@ class Settings(Part):
     """Gradients are scaled down to this norm."""
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     """What products are computed in while training; weights and judging stay float32. fp16 scales the loss, and needs a GPU."""
+    checkpoint: bool = False
+    """Keep only each block's input and compute the rest again in the backward pass: less memory, more time, the same gradient."""
     compile: bool = False
     """Let torch.compile make one program of the step."""
     eval_every: PositiveInt | None = None

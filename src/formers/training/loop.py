@@ -80,6 +80,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.device = next(self.model.parameters()).device
+        self.model.checkpointing(self.settings.checkpoint)
         self.optimizer = optimizer(self.model, self.settings)
         self.scaler = scaler(self.settings.precision, self.device)
         self.rows = self.world.rows(self.settings.batch, self.settings.accumulate)

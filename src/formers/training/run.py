@@ -12,12 +12,11 @@ from typing import Any, Literal
 from safetensors.torch import save as to_bytes
 
 from formers.core import FormersError
-from formers.data import Reading
+from formers.data import Reading, Rows
 from formers.data.files import parallel, resolved
 from formers.generation import generate, tokenizer_of
 from formers.model import Seq2Seq, load
 from formers.model.files import write_through
-from formers.position import Learned
 from formers.training import checkpoint as checkpoints
 from formers.training.device import pick_device
 from formers.training.evaluate import Stopped, evaluate, judge
@@ -34,6 +33,8 @@ JUDGEMENTS = 10
 """How often a run is judged that was not told."""
 COUNTS = ("tokens_per_second", "seconds", "best_loss")
 """Figures of a result that are no judgement."""
+SHOWN = ("bits_per_byte", "bits_per_dimension", "perplexity", "accuracy", "masked_accuracy")
+"""Figures that are told beside the loss on the way."""
 EXACT_MATCHES = 500
 """How many held-out pairs the model writes out at the end."""
 
@@ -163,7 +164,7 @@ def _look(loop: Loop, log: Log) -> bool:
             share=(loop.world.rank, loop.world.size), progress=tick,
         )  # fmt: skip
     loss = float(held["loss"])
-    told: dict[str, Any] = {name: held[name] for name in ("bits_per_byte", "perplexity", "accuracy", "masked_accuracy") if name in held}
+    told: dict[str, Any] = {name: held[name] for name in SHOWN if name in held}
     log.record(step=loop.step, valid_loss=loss, **{f"valid_{name}": value for name, value in told.items()})
     also = "".join(f", {name.replace('_', ' ')} {value:,.4g}" for name, value in told.items())
     log.say(f"step {loop.step:,}: loss {loss:.4f}{also} on held-out data")
@@ -178,7 +179,7 @@ def _look(loop: Loop, log: Log) -> bool:
 def _write_sample(loop: Loop, log: Log) -> None:
     """Shows and records a little of what the model writes."""
     model, prompt, wanted = loop.model, "", ""
-    if not model.spec.head.writes:
+    if not model.spec.head.writes or isinstance(loop.task.batches, Rows):  # the bytes of an image are no text
         return
     if isinstance(model, Seq2Seq):
         prompt, wanted = (loop.task.tokenizer.decode(side) for side in loop.task.batches.parts["valid"][0])
@@ -239,7 +240,7 @@ def evaluate_run(
     if context is not None:
         if spec.encoder is not None or not spec.head.streams:
             raise FormersError(f"context={context} is for texts that are read in windows, which {spec.name} does not: leave it out.")
-        if isinstance(spec.position, Learned) and context > spec.length:
+        if spec.position.bounded and context > spec.length:
             raise FormersError(f"context={context} does not fit the learned positions, whose table has length={spec.length}: use less.")
         spec = spec.replace(length=context)
     task = task_of(spec, tokenizer_of(model), source, reading, model.labels)

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from formers.core import IGNORED
-from formers.data import Batch, Batches, Bytes, LastWord, Tokenizer
+from formers.data import Batch, Batches, Bytes, LastWord, Rows, Tokenizer
 from formers.heads import Classify, LanguageModel, MaskedLM
 from formers.model import Model, Seq2Seq
 from formers.model.model import Output
@@ -161,6 +161,15 @@ class TextScore(Score):
         return f"windows of {width:,} tokens {how} (context {width:,}, stride {step:,}), {share}"
 
 
+class RowScore(Score):
+    """Of a model that predicts images, byte for byte."""
+
+    rows = "images"
+
+    def further(self) -> Figures:
+        return {"bits_per_dimension": bits(self.sums["nats"], self.sums["targets"])}
+
+
 class PairScore(Score):
     """Of an encoder-decoder."""
 
@@ -238,6 +247,8 @@ def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None) -> Sco
         return PairScore()
     if isinstance(batches, LastWord):
         return LastWordScore()
+    if isinstance(batches, Rows):
+        return RowScore()
     if isinstance(head, MaskedLM):
         return MaskedScore(tokenizer)
     if isinstance(head, Classify):

@@ -194,9 +194,10 @@ def _told(loop: Loop) -> Iterator[None]:
     except RuntimeError as error:
         text = str(error)
         if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
+            less = ("" if chosen.checkpoint else "checkpoint=true or ") + f"accumulate={2 * chosen.accumulate}"
             raise FormersError(
                 f"memory does not hold a step of batch={chosen.batch} at length={loop.model.spec.length}: use a smaller batch or length, "
-                f"or accumulate={2 * chosen.accumulate} for the same gradient in less memory."
+                f"or {less} for the same gradient in less memory."
             ) from None
         if chosen.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             why = text.splitlines()[0]

@@ -10,16 +10,18 @@ from typing import Any, NamedTuple
 
 from formers.core import FormersError
 from formers.data.batches import Batches, Language, LastWord, Masked
-from formers.data.catalogue import default_tokens
+from formers.data.catalogue import IMAGES, default_tokens
 from formers.data.collate import Labelled, Pairs
 from formers.data.examples import Examples
 from formers.data.files import Lazy, Parts
+from formers.data.image import Pictures, has_pictures, open_pictures
 from formers.data.labelled import is_labelled, open_labelled
 from formers.data.lanes import Streams
 from formers.data.numbers import NumberPairs
 from formers.data.pairs import Encoded, open_pairs
 from formers.data.passages import has_passages, open_passages
 from formers.data.reading import Reading
+from formers.data.rows import Rows
 from formers.data.stream import token_stream
 from formers.data.text import Text, TextData, open_text
 from formers.data.tokenize import Bytes, Tokenizer
@@ -29,7 +31,6 @@ from formers.family.members import member as find_member
 from formers.heads import Classify, LanguageModel, MaskedLM
 from formers.memory import NoMemory
 from formers.model import Spec, check
-from formers.position import Learned
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +57,11 @@ def prepare(
 ) -> Task:
     """The task that a member and its data make."""
     options = dict(options or {})
+    if has_pictures(data):
+        options = _fitted(member, str(data), preset, options)
     probe = member_spec(member, preset=preset, **{"vocab": 256, **options})
     check(probe)  # this and the vocabulary before the data are read
-    kind, specials = reading.tokens or default_tokens(data), _specials(probe)
+    kind, specials = reading.tokens or default_tokens(data), ("begin",) if has_pictures(data) else _specials(probe)
     vocab = probe.vocab if "vocab" in options else None
     if vocab is not None and kind != "characters":
         _refuse_small(vocab, 256 + len(specials))
@@ -66,7 +69,7 @@ def prepare(
         probe, specials = member_spec(member, preset=preset, **{"vocab": 256, **options, "classes": 2}), ()
         options["classes"] = None
     opened = _open(probe, data, reading)
-    tokenizer = find_tokenizer(kind, opened, specials, vocab)
+    tokenizer = Bytes(specials=specials) if isinstance(opened, Pictures) else find_tokenizer(kind, opened, specials, vocab)
     if vocab is not None and kind != "bpe":  # a BPE of a small text may have fewer ids than were asked for
         _refuse_small(vocab, tokenizer.vocab)
     else:
@@ -88,13 +91,32 @@ def task_of(spec: Spec, tokenizer: Tokenizer, data: str | Path, reading: Reading
     return _task(spec, tokenizer, _open(spec, data, reading, labels))
 
 
-def _open(spec: Spec, data: str | Path, reading: Reading, labels: Sequence[str] | None = None) -> TextData | Examples:
+def _open(spec: Spec, data: str | Path, reading: Reading, labels: Sequence[str] | None = None) -> TextData | Examples | Pictures:
     """The data of the kind that a spec learns from."""
+    if has_pictures(data) and spec.encoder is None and spec.head.writes:
+        _refuse_reading(str(data), reading)
+        return open_pictures(data)
     if spec.encoder is not None:
         return open_pairs(data, reading, spec.name)
     if isinstance(spec.head, Classify):
         return open_labelled(data, reading, None if labels is None else tuple(labels))
     return open_text(data, reading)
+
+
+def _fitted(member: str, data: str, preset: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a member that reads images: their length and shape, where neither options nor preset say otherwise."""
+    height, width, channels = IMAGES[data].shape
+    known = find_member(member)
+    sizes = {"length": height * width * channels, "height": height, "width": width, "channels": channels}
+    said = {**known.presets.get(preset or "", {}), **options}
+    return {**options, **{name: size for name, size in sizes.items() if name in known.options and name not in said}}
+
+
+def _refuse_reading(data: str, reading: Reading) -> None:
+    if reading.tokens not in (None, "bytes"):
+        raise FormersError(f"tokens={reading.tokens} is for texts, and {data} is made of images, whose tokens are bytes: leave it out.")
+    if reading.valid is not None:
+        raise FormersError(f"valid={reading.valid} cannot be held against {data}, which has images of its own held out: leave it out.")
 
 
 def _refuse_small(vocab: int, ids: int) -> None:
@@ -113,7 +135,7 @@ def _specials(spec: Spec) -> tuple[str, ...]:
     raise FormersError(f"{spec.name} with the {type(spec.head).__name__} head cannot be trained from data: call the model yourself.")
 
 
-def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples) -> Task:
+def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples | Pictures) -> Task:
     """The task of a spec, its tokenizer and its data."""
     text = None
     batches: Batches
@@ -125,6 +147,10 @@ def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples) -> Task:
         batches = _over_text(spec, tokenizer, streams)
         if isinstance(tokenizer, Bytes):
             text = Text(streams["train"], streams["valid"], data.about)
+    elif isinstance(data, Pictures):
+        if spec.length != data.cells:
+            raise FormersError(f"length={spec.length} does not fit {data.source}, whose images have {data.cells} bytes: give that length.")
+        batches = Rows(data.parts, data.cells, tokenizer)
     elif data.labels is not None:
         _say_cuts(spec, tokenizer, data)
         batches = Labelled(data.parts, data.labels, spec.length, tokenizer)
@@ -151,8 +177,8 @@ def _say_cuts(spec: Spec, tokenizer: Tokenizer, data: Examples) -> None:
 
 
 def _refuse_long(spec: Spec, tokenizer: Tokenizer, data: Examples) -> None:
-    """Learned positions end at `length`: longer pairs cannot be read."""
-    if not isinstance(spec.position, Learned):
+    """A table of positions ends at `length`: longer pairs cannot be read."""
+    if not spec.position.bounded:
         return
     pairs = [two for part in data.parts.values() for two in (part.longest if isinstance(part, NumberPairs) else part)]
     longest = max(max(len(tokenizer.encode(source)), len(tokenizer.encode(target)) + 1) for source, target in pairs)

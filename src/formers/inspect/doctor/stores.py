@@ -10,8 +10,8 @@ from typing import Any
 
 from formers.core import FormersError
 from formers.data.cache import cache_folder
-from formers.data.catalogue import MULTI30K_FILES, NAMES, PAIRS, SETS
-from formers.data.download import whereabouts
+from formers.data.catalogue import IMAGES, MULTI30K_FILES, NAMES, PAIRS, SETS, Package
+from formers.data.download import lying, whereabouts
 
 WORDS = {"given": "in FORMERS_DATA", "cached": "in the cache", "download": "to be downloaded"}
 
@@ -36,11 +36,15 @@ def cache_facts() -> dict[str, Any]:
 
 def _place(name: str) -> str:
     """Where a set comes from, in words; one that no file is needed for is made when it is asked for."""
-    packages = MULTI30K_FILES.values() if name == PAIRS else SETS[name].packages if name in SETS else ()
+    packages: tuple[Package, ...] = tuple(MULTI30K_FILES.values()) if name == PAIRS else ()
+    if name in SETS or name in IMAGES:
+        packages = SETS[name].packages if name in SETS else IMAGES[name].packages
     try:
         places = [whereabouts(name, package) for package in packages]
     except FormersError:
         return "refused: FORMERS_DATA is not a folder"
+    if places == ["download"] and (there := lying(name, packages[0])):
+        return f"{len(there)} of {len(packages[0].files)} files {WORDS['given']}"
     if len(set(places)) <= 1:
         return WORDS[places[0]] if places else "made here"
     return ", ".join(f"{places.count(place)} of {len(places)} files {WORDS[place]}" for place in dict.fromkeys(places))
