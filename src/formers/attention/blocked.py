@@ -170,8 +170,6 @@ def backward(
                 d = torch.mul(rows[3], rows[4], out=product).sum(dim=-1, keepdim=True)
                 each = Row(scaled, rows[1], rows[2], shut, rows[5], row * heads + head)
                 _backward(each, Back(rows[3], d, dq[row, head], dk[row, head], dv[row, head]), work, work.rounds[head], buffers)
-                dq[row, head].mul_(scale)
-                dk[row, head].mul_(1.0 / LOG2E)
     dq, dk, dv = (x[:, :, :n].to(y.dtype) for x, y in ((dq, q), (dk, k), (dv, v)))
     return dq, dk, dv
 
@@ -259,9 +257,7 @@ class Back(NamedTuple):
     d: Tensor
     """(n, 1), the products of g and the output."""
     dq: Tensor
-    """Without the scale."""
     dk: Tensor
-    """Without the scale, and times the logarithm that is in that of the queries."""
     dv: Tensor
 
 
@@ -335,8 +331,8 @@ def _backward(row: Row, back: Back, work: Work, rounds: tuple[Tiles, ...], buffe
             else:
                 b.write(dv, p, gt, new_keys)
             s.sub_(a.take(back.d).mT).mul_(p)
-            b.write(dk, s, qt, new_keys)
-            a.write(back.dq, s.mT, kt, new_queries)
+            b.write(dk, s, qt, new_keys, 1.0 / LOG2E)  # the queries have the scale and the logarithm in them
+            a.write(back.dq, s.mT, kt, new_queries, work.scale)
         if part.among is not None:
             part.among.add(back.dk, dk[None])
             part.among.add(back.dv, dv[None])

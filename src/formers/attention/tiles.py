@@ -40,14 +40,14 @@ class Place(NamedTuple):
         assert self.numbers is not None
         return self._blocks(x).index_select(0, self.numbers).view(where.groups, where.size, x.shape[1])
 
-    def write(self, x: Tensor, a: Tensor, b: Tensor, fresh: bool) -> None:
-        """Writes the product a b (groups, size, width) there if `fresh`, or adds it."""
-        if not self.solid:
-            (self.put if fresh else self.add)(x, torch.bmm(a, b))
+    def write(self, x: Tensor, a: Tensor, b: Tensor, fresh: bool, factor: float = 1.0) -> None:
+        """Writes factor * a b (groups, size, width) there if `fresh`, or adds it."""
+        if self.solid:
+            _view(x, self.parts[0]).baddbmm_(a, b, beta=0.0 if fresh else 1.0, alpha=factor)
         elif fresh:
-            torch.bmm(a, b, out=_view(x, self.parts[0]))
+            self.put(x, torch.bmm(a, b).mul_(factor))
         else:
-            _view(x, self.parts[0]).baddbmm_(a, b)
+            self.add(x, torch.bmm(a, b), factor)
 
     def put(self, x: Tensor, y: Tensor) -> None:
         """Writes y (groups, size, width) there; no token is there twice."""
@@ -57,14 +57,14 @@ class Place(NamedTuple):
             assert self.numbers is not None
             self._blocks(x).index_copy_(0, self.numbers, y.view(len(self.numbers), -1))
 
-    def add(self, x: Tensor, y: Tensor) -> None:
-        """Adds y (groups, size, width) there; to a token that is there twice, twice."""
+    def add(self, x: Tensor, y: Tensor, factor: float = 1.0) -> None:
+        """Adds factor * y (groups, size, width) there; to a token that is there twice, twice."""
         if self.numbers is not None:
-            self._blocks(x).index_add_(0, self.numbers, y.view(len(self.numbers), -1))
+            self._blocks(x).index_add_(0, self.numbers, y.view(len(self.numbers), -1), alpha=factor)
             return
         first = 0
         for part in self.parts:
-            _view(x, part).add_(y[:, first : first + part.size])
+            _view(x, part).add_(y[:, first : first + part.size], alpha=factor)
             first += part.size
 
     def _blocks(self, x: Tensor) -> Tensor:
