@@ -142,7 +142,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "pattern": "fixed", "use": "interleaved", "stride": 5, "summary": 2, **TINY},
         {"vocab": VOCAB, "pattern": "fixed", "use": "heads", "stride": 4, "summary": 1, "subblocks": 1, **TINY},
         {"vocab": VOCAB, "pattern": "strided", "use": "merged", "stride": 5, "head_dim": 3, "value_dim": 5, **TINY},
-        {"vocab": VOCAB, "pattern": "strided", "use": "interleaved", "height": 4, "width": 4, "channels": 2, **TINY},
+        {"vocab": VOCAB, "pattern": "strided", "use": "interleaved", "width": 4, "channels": 2, **TINY},
         {"vocab": VOCAB, "pattern": "strided", "use": "heads", "stride": 4, **TINY},
     ],
     "linformer": [

@@ -101,7 +101,7 @@ def test_a_reader_gives_the_logits_of_reading_everything_anew(specimen: Specimen
 def test_generation_under_every_causal_pattern_equals_recomputing(pattern) -> None:
     torch.manual_seed(0)
     spec = next(s for s in CAUSAL if s.member == "decoder").spec.replace(pattern=pattern, length=64)
-    model = formers.build(spec).double()
+    model = subject(spec).model
     prompts = [[1, 2, 3, 4, 5], [6], [7, 8, 9]]
     written = formers.generate(model, prompts, max_new_tokens=30, temperature=0)
     for prompt, row in zip(prompts, written, strict=True):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import formers
-from contracts.specimens import CAUSAL, VOCAB
+from contracts.specimens import CAUSAL, VOCAB, subject
 from formers.data import Bytes, Characters
 from formers.generation import answer
 from formers.model import Seq2Seq
@@ -28,7 +28,7 @@ def moved(model: formers.Model) -> formers.Model:
 
 @pytest.mark.parametrize("specimen", PROMPTED, ids=str)
 def test_greedy_generation_equals_recomputing_every_token(specimen):
-    model = formers.build(specimen.spec).double().eval()
+    model = subject(specimen.spec).model
     prompt = torch.randint(VOCAB, (3, 4))
     written = formers.generate(model, prompt, max_new_tokens=12, temperature=0)
     tokens = prompt
@@ -120,7 +120,7 @@ def test_a_prompt_longer_than_a_learned_table_slides_and_says_so(caplog):
 @pytest.mark.parametrize("specimen", PROMPTED, ids=str)
 def test_prompts_side_by_side_are_written_as_each_alone(specimen):
     """Whatever their lengths, however their windows slide, whatever the batch, and each sample with draws of its own."""
-    model = formers.build(specimen.spec.replace(length=16)).double()
+    model = subject(specimen.spec.replace(length=16)).model
     prompts = [[1, 2, 3], [4], [1, 2, 3], [5] * 15, [0] * 20, [9, 8, 7]]
     options = {"max_new_tokens": 14, "seed": 5, "repetition_penalty": 1.2, "top_k": 5}
     together = formers.generate(model, prompts, **options)

@@ -109,7 +109,7 @@ def test_what_is_kept_is_little_more_than_the_inputs_of_blocks():
     inputs = 12 * 256 * 64 * 4
     assert inputs < found.activations < 1.4 * inputs
     assert found.activations < 0.1 * plain.activations
-    assert found.peak < 0.7 * plain.peak, "gradients come as they did"
+    assert found.peak < 0.8 * plain.peak, "gradients come as they did"
     assert found.total > 1.2 * plain.total, "all that a block computes is computed twice"
 
 

@@ -33,7 +33,11 @@ MEMBERS: dict[str, Member] = {
     "transformer": Member(transformer.transformer, {"base": transformer.BASE}, transformer.TRAINING),
     "encoder": Member(transformer.encoder, {"base": transformer.BASE}),
     "decoder": Member(transformer.decoder, {"base": transformer.BASE}, {"": {"learning_rate": 2e-3}}),
-    "sparse-transformer": Member(sparse_transformer.sparse_transformer, sparse_transformer.PRESETS, sparse_transformer.TRAINING),
+    "sparse-transformer": Member(
+        sparse_transformer.sparse_transformer,
+        {"base": sparse_transformer.BASE, "cifar10": sparse_transformer.CIFAR10, "imagenet64": sparse_transformer.IMAGENET64},
+        sparse_transformer.TRAINING,
+    ),
     "linformer": Member(linformer.linformer, {"base": linformer.BASE}, never=linformer.NEVER),
     "bigbird": Member(bigbird.bigbird, {"base": bigbird.BASE, "etc": bigbird.ETC}, bigbird.TRAINING),
 }
