@@ -27,7 +27,7 @@ SHORTEST = 512
 """Below this length the fused kernel over all pairs is as fast."""
 LARGEST_SHARE = 0.4
 """Above this share of all pairs the fused kernel, which computes all of them, is as fast."""
-TILE = 1 << 17
+TILE = 3 << 16
 """Pairs of a tile on a CPU, for each of its threads: their scores, and what belongs to them, stay in the cache of a core."""
 LARGE_TILE = 1 << 24
 """Pairs of a tile on other devices, which have a launch to pay for each step."""

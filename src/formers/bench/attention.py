@@ -105,7 +105,7 @@ def bench_attention(lengths: Sequence[int] = LENGTHS, rounds: int = 15) -> dict[
     }
 
 
-def check_attention(rounds: int = 5) -> dict[str, Any]:
+def check_attention(rounds: int = 9) -> dict[str, Any]:
     """What is promised and nothing else: the figures of LIMITS, and as rows the times that they come from."""
     twice = 2 * AT
     here, there = passes(AT), passes(twice)

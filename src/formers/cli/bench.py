@@ -72,7 +72,7 @@ def attention(
     if check:
         if length or out:
             raise FormersError("--check measures at the lengths of its limits, and draws nothing: leave --length and --out out.")
-        results = check_attention(min(rounds, 5))
+        results = check_attention(min(rounds, 9))
     else:
         from formers.bench.curves import new_curves, save_curves
 
