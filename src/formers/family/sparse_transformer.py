@@ -41,7 +41,7 @@ IMAGENET64: dict[str, Any] = {
 
 # Section 7 for all of them; the rate is the one that it names for CIFAR-10.
 _PAPER: dict[str, Any] = {"learning_rate": 3.5e-4, "warmup": 5000, "schedule": "cosine", "weight_decay": 0.01, "clip": 1.0}
-TRAINING = {"": {"learning_rate": 4e-3, "weight_decay": 0.01}, **dict.fromkeys(("base", "cifar10", "imagenet64"), _PAPER)}
+TRAINING = {"": {"batch": 8, "learning_rate": 4e-3, "weight_decay": 0.01}, **dict.fromkeys(("base", "cifar10", "imagenet64"), _PAPER)}
 
 
 def sparse_transformer(
