@@ -39,8 +39,11 @@ def patterns() -> dict[str, list[str]]:
     known = {"Pattern"}
     while more := {c.name for c in classes if c.name not in known and known & {_name(base) for base in c.bases}}:
         known |= more
-    alone = [c for c in classes if c.name in known - {"Pattern"} and c.name[0] != "_" and not _mentions(c, known)]
-    return {_hyphened(c.name): [_name(field.target) for field in _fields(c)] for c in alone}
+    fields = {c.name: _fields(c) for c in classes}
+    for c in classes:  # a base stands before what is made of it
+        fields[c.name] = [field for base in c.bases for field in fields.get(_name(base), [])] + fields[c.name]
+    alone = [name for name in fields if name in known - {"Pattern"} and name[0] != "_" and not _mentions(fields[name], known)]
+    return {_hyphened(name): [_name(field.target) for field in fields[name]] for name in alone}
 
 
 def data_sets() -> list[str]:
@@ -80,9 +83,9 @@ def _fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
     return [n for n in node.body if isinstance(n, ast.AnnAssign)]
 
 
-def _mentions(node: ast.ClassDef, names: set[str]) -> bool:
-    """Whether a field of a class is typed with one of the names."""
-    return any(_name(inner) in names for field in _fields(node) for inner in ast.walk(field.annotation))
+def _mentions(fields: list[ast.AnnAssign], names: set[str]) -> bool:
+    """Whether a field is typed with one of the names."""
+    return any(_name(inner) in names for field in fields for inner in ast.walk(field.annotation))
 
 
 def _hyphened(name: str) -> str:

@@ -55,9 +55,10 @@ class Slot(Part):
 
     @classmethod
     def values(cls) -> Iterator[type[Self]]:
-        """The classes whose instances fit where this one is asked for."""
+        """The classes whose instances fit where this one is asked for; not those named _..., which is what some have in common."""
         for child in cls.__subclasses__():
-            yield child
+            if not child.__name__.startswith("_"):
+                yield child
             yield from child.values()
 
     @classmethod

@@ -131,15 +131,11 @@ def _united(union: Union, n: int, head: int) -> Plan:
     return _scanned(union, n, head) if plan is None else plan
 
 
-class Union(Pattern):
-    """a | b: query i sees what a or b lets it see."""
+class _Two(Pattern):
+    """What a | b and a & b have in common."""
 
     first: Pattern
     second: Pattern
-
-    @property
-    def is_causal(self) -> bool:
-        return self.first.is_causal and self.second.is_causal
 
     @property
     def by_head(self) -> bool:
@@ -152,6 +148,14 @@ class Union(Pattern):
     @property
     def grain(self) -> int:
         return math.gcd(self.first.grain, self.second.grain)
+
+
+class Union(_Two):
+    """a | b: query i sees what a or b lets it see."""
+
+    @property
+    def is_causal(self) -> bool:
+        return self.first.is_causal and self.second.is_causal
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self.first.allows(i, j, head) | self.second.allows(i, j, head)
@@ -193,27 +197,12 @@ class Union(Pattern):
         return None if first is None or second is None else max(first, second)
 
 
-class Intersection(Pattern):
+class Intersection(_Two):
     """a & b: query i sees what both a and b let it see."""
-
-    first: Pattern
-    second: Pattern
 
     @property
     def is_causal(self) -> bool:
         return self.first.is_causal or self.second.is_causal
-
-    @property
-    def by_head(self) -> bool:
-        return self.first.by_head or self.second.by_head
-
-    @property
-    def by_length(self) -> bool:
-        return self.first.by_length or self.second.by_length
-
-    @property
-    def grain(self) -> int:
-        return math.gcd(self.first.grain, self.second.grain)
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self.first.allows(i, j, head) & self.second.allows(i, j, head)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import reduce
+from operator import or_
 from typing import Any
 
 from pydantic import field_validator
@@ -20,26 +21,27 @@ from formers.patterns.base import Integer, Pattern, all_read, heads_in
 from formers.patterns.plan import Plan
 
 
-class PerHead(Pattern):
-    """PerHead(a, b, ...): head 0 sees what a lets it see, head 1 what b does; there are as many heads as patterns."""
+class _Several(Pattern):
+    """What patterns side by side have in common."""
 
     patterns: tuple[Pattern, ...]
 
     def __init__(self, *patterns: Pattern, **fields: Any) -> None:
-        super().__init__(**_gathered(type(self), patterns, fields))
+        name = type(self).__name__
+        if patterns and "patterns" in fields:
+            raise FormersError(f"{name} takes its patterns once: give them in order, {name}(a, b), or as patterns=(a, b).")
+        super().__init__(**(fields if fields and not patterns else {**fields, "patterns": patterns}))
 
     @field_validator("patterns")
     @classmethod
     def _some(cls, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
-        return _at_least_one(cls, patterns)
+        if not patterns:
+            raise FormersError(f"{cls.__name__} has no patterns: give at least one, as in {cls.__name__}(Causal(), Local(window=8)).")
+        return patterns
 
     @property
     def is_causal(self) -> bool:
         return all(p.is_causal for p in self.patterns)
-
-    @property
-    def by_head(self) -> bool:
-        return True
 
     @property
     def by_length(self) -> bool:
@@ -48,6 +50,44 @@ class PerHead(Pattern):
     @property
     def grain(self) -> int:
         return math.gcd(*(p.grain for p in self.patterns))
+
+    def of(self, length: int) -> Pattern:
+        bound = tuple(p.of(length) for p in self.patterns)
+        return self if all(b is p for b, p in zip(bound, self.patterns, strict=True)) else self.replace(patterns=bound)
+
+    def keeps(self, position: Integer, t: int) -> bool | Tensor:
+        return reduce(or_, (p.keeps(position, t) for p in self.patterns))
+
+    def covers(self, queries: Range, keys: Range) -> bool:
+        return all(p.covers(queries, keys) for p in self.patterns)
+
+    def covers_far(self, queries: Range, keys: Comb) -> bool:
+        return all(p.covers_far(queries, keys) for p in self.patterns)
+
+    def kept(self, t: int) -> Known:
+        return reduce(union, (p.kept(t) for p in self.patterns))
+
+    def reads(self, t: int) -> Known | None:
+        return all_read(self.patterns, t)
+
+    def oldest(self, t: int) -> int:
+        return min(p.oldest(t) for p in self.patterns)
+
+    @property
+    def reach(self) -> int | None:
+        reaches = [p.reach for p in self.patterns]
+        return None if None in reaches else max(r for r in reaches if r is not None)
+
+
+class PerHead(_Several):
+    """PerHead(a, b, ...): head 0 sees what a lets it see, head 1 what b does; there are as many heads as patterns."""
+
+    def __init__(self, *patterns: Pattern, **fields: Any) -> None:  # for type checkers, who would make one of the fields
+        super().__init__(*patterns, **fields)
+
+    @property
+    def by_head(self) -> bool:
+        return True
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self._by_head(head, lambda pattern, h: pattern.allows(i, j, h))
@@ -70,68 +110,23 @@ class PerHead(Pattern):
     def at(self, layer: int) -> Pattern:
         return PerHead(*(p.at(layer) for p in self.patterns))
 
-    def of(self, length: int) -> Pattern:
-        bound = [p.of(length) for p in self.patterns]
-        return self if all(b is p for b, p in zip(bound, self.patterns, strict=True)) else PerHead(*bound)
-
-    def keeps(self, position: Integer, t: int) -> bool | Tensor:
-        return _any_keeps(self.patterns, position, t)
-
-    def covers(self, queries: Range, keys: Range) -> bool:
-        return all(p.covers(queries, keys) for p in self.patterns)
-
-    def covers_far(self, queries: Range, keys: Comb) -> bool:
-        return all(p.covers_far(queries, keys) for p in self.patterns)
-
-    def kept(self, t: int) -> Known:
-        return reduce(union, (p.kept(t) for p in self.patterns))
-
-    def reads(self, t: int) -> Known | None:
-        return all_read(self.patterns, t)
-
     def pieces(self, n: int, head: int = 0) -> Plan:
         pattern = self.patterns[head]
         return pattern.pieces(n, head if pattern.by_head else 0)  # heads that see the same share a plan
 
-    def oldest(self, t: int) -> int:
-        return min(p.oldest(t) for p in self.patterns)
 
-    @property
-    def reach(self) -> int | None:
-        return _furthest(self.patterns)
-
-
-class Alternate(Pattern):
+class Alternate(_Several):
     """Alternate(a, b, ...): layer 0 sees what a lets it see, layer 1 what b does, and so on by turns.
 
     Without a layer `allows` is layer 0's; what is kept, and whether it is causal, holds for every layer.
     """
 
-    patterns: tuple[Pattern, ...]
-
-    def __init__(self, *patterns: Pattern, **fields: Any) -> None:
-        super().__init__(**_gathered(type(self), patterns, fields))
-
-    @field_validator("patterns")
-    @classmethod
-    def _some(cls, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
-        return _at_least_one(cls, patterns)
-
-    @property
-    def is_causal(self) -> bool:
-        return all(p.is_causal for p in self.patterns)
+    def __init__(self, *patterns: Pattern, **fields: Any) -> None:  # for type checkers, who would make one of the fields
+        super().__init__(*patterns, **fields)
 
     @property
     def by_head(self) -> bool:
         return any(p.by_head for p in self.patterns)
-
-    @property
-    def by_length(self) -> bool:
-        return any(p.by_length for p in self.patterns)
-
-    @property
-    def grain(self) -> int:
-        return math.gcd(*(p.grain for p in self.patterns))
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self.at(0).allows(i, j, head)
@@ -141,55 +136,3 @@ class Alternate(Pattern):
 
     def at(self, layer: int) -> Pattern:
         return self.patterns[layer % len(self.patterns)].at(layer)  # E85
-
-    def of(self, length: int) -> Pattern:
-        bound = [p.of(length) for p in self.patterns]
-        return self if all(b is p for b, p in zip(bound, self.patterns, strict=True)) else Alternate(*bound)
-
-    def keeps(self, position: Integer, t: int) -> bool | Tensor:
-        return _any_keeps(self.patterns, position, t)
-
-    def covers(self, queries: Range, keys: Range) -> bool:
-        return all(p.covers(queries, keys) for p in self.patterns)
-
-    def covers_far(self, queries: Range, keys: Comb) -> bool:
-        return all(p.covers_far(queries, keys) for p in self.patterns)
-
-    def kept(self, t: int) -> Known:
-        return reduce(union, (p.kept(t) for p in self.patterns))
-
-    def reads(self, t: int) -> Known | None:
-        return all_read(self.patterns, t)
-
-    def oldest(self, t: int) -> int:
-        return min(p.oldest(t) for p in self.patterns)
-
-    @property
-    def reach(self) -> int | None:
-        return _furthest(self.patterns)
-
-
-def _gathered(cls: type[Pattern], patterns: tuple[Pattern, ...], fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a pattern that is given its patterns one by one, or by name."""
-    if patterns and "patterns" in fields:
-        raise FormersError(f"{cls.__name__} takes its patterns once: give them in order, {cls.__name__}(a, b), or as patterns=(a, b).")
-    return fields if fields and not patterns else {**fields, "patterns": patterns}
-
-
-def _at_least_one(cls: type[Pattern], patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
-    if not patterns:
-        raise FormersError(f"{cls.__name__} has no patterns: give at least one, as in {cls.__name__}(Causal(), Local(window=8)).")
-    return patterns
-
-
-def _any_keeps(patterns: tuple[Pattern, ...], position: Integer, t: int) -> bool | Tensor:
-    kept = patterns[0].keeps(position, t)
-    for pattern in patterns[1:]:
-        kept = kept | pattern.keeps(position, t)
-    return kept
-
-
-def _furthest(patterns: tuple[Pattern, ...]) -> int | None:
-    """The longest reach, None if one has none."""
-    reaches = [p.reach for p in patterns]
-    return None if None in reaches else max(r for r in reaches if r is not None)

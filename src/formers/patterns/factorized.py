@@ -91,103 +91,119 @@ class Strided(Pattern):
         return Local(window=self.stride), Column(stride=self.stride)
 
 
-class Summary(Pattern):
+class _Summaries(Pattern):
+    """What patterns of blocks with summaries have in common.
+
+    With `subblocks` = n, head m takes the (m mod n)-th run of `summary` cells, counted from the end of the block.
+    """
+
+    stride: PositiveInt
+    summary: PositiveInt
+    subblocks: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        stride, summary, subblocks = self.stride, self.summary, self.subblocks
+        if summary > stride:
+            raise FormersError(f"summary={summary} does not fit into a block of stride={stride}: give at most {stride}.")
+        if subblocks * summary > stride:
+            raise FormersError(
+                f"subblocks={subblocks} of summary={summary} do not fit into a block of stride={stride}: give at most {stride // summary}."
+            )
+        return self
+
+    @property
+    def is_causal(self) -> bool:
+        return True
+
+    @property
+    def by_head(self) -> bool:
+        return self.subblocks > 1
+
+    def covers_far(self, queries: Range, keys: Comb) -> bool:
+        before = keys.start + (keys.count - 1) * keys.period + keys.width - 1 <= queries.start
+        return before and keys.period % self.stride == 0 and self._are_summaries(keys.start, keys.start + keys.width)
+
+    @property
+    def _first(self) -> int:
+        """The first cell of a block that is a summary for any head."""
+        return self.stride - self.subblocks * self.summary
+
+    def _is_summary(self, position: Integer, head: int | Tensor) -> bool | Tensor:
+        """Whether a position is a summary of its block for a head."""
+        end = self.stride - head % self.subblocks * self.summary
+        cell = position % self.stride
+        return (cell >= end - self.summary) & (cell < end)
+
+    def _are_summaries(self, start: int, stop: int) -> bool:
+        """Whether positions start ... stop-1 are surely summaries for every head."""
+        if start >= stop or self.summary == self.stride:
+            return True
+        cell = start % self.stride
+        return self.subblocks == 1 and cell >= self._first and cell + stop - start <= self.stride
+
+    def _with_summaries(self, near: Range) -> Known:
+        """The summaries, for any head, of the blocks that have begun before the keys that are near, and those."""
+        return comb(self._first, self.subblocks * self.summary, self.stride, near)
+
+
+class Summary(_Summaries):
     """Every query sees itself, and the last `summary` cells of every block of `stride`: fixed attention's A(2).
 
     With `subblocks` = n, head m takes the (m mod n)-th run of `summary` cells, counted from the end of the block.
     """
 
-    stride: PositiveInt
-    summary: PositiveInt
-    subblocks: PositiveInt = 1
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        _check(self.stride, self.summary, self.subblocks)
-        return self
-
-    @property
-    def is_causal(self) -> bool:
-        return True
-
-    @property
-    def by_head(self) -> bool:
-        return self.subblocks > 1
-
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
-        return (j >= 0) & (j <= i) & (_is_summary(self, j, head) | (j == i))  # E82
+        return (j >= 0) & (j <= i) & (self._is_summary(j, head) | (j == i))  # E82
 
     def keeps(self, position: Integer, t: int) -> bool | Tensor:
-        return (position >= t) | (position % self.stride >= _first_summary(self))
+        return (position >= t) | (position % self.stride >= self._first)
 
     def covers(self, queries: Range, keys: Range) -> bool:
         own = queries.length == 1 and keys.stop - 1 == queries.start  # a query that stands alone sees itself
-        return _in_summaries(self, keys.start, keys.stop - own) and keys.stop - 1 <= queries.start
-
-    def covers_far(self, queries: Range, keys: Comb) -> bool:
-        return _teeth_in_summaries(self, queries, keys)
+        return self._are_summaries(keys.start, keys.stop - own) and keys.stop - 1 <= queries.start
 
     def kept(self, t: int) -> Known:
-        return _with_summaries(self, Range(t, 0))
+        return self._with_summaries(Range(t, 0))
 
     def reads(self, t: int) -> Known:
-        return _with_summaries(self, Range(t, 1))
+        return self._with_summaries(Range(t, 1))
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         return _summary(n, self.stride, self.summary, self.stride - head % self.subblocks * self.summary)
 
     def oldest(self, t: int) -> int:
-        return min(t, _first_summary(self))
+        return min(t, self._first)
 
 
-class Fixed(Pattern):
+class Fixed(_Summaries):
     """Every query sees its own block of `stride` causally, and the last `summary` cells of every earlier block: both parts merged.
 
     With `subblocks` = n, head m takes the (m mod n)-th run of `summary` cells, counted from the end of the block.
     """
 
-    stride: PositiveInt
-    summary: PositiveInt
-    subblocks: PositiveInt = 1
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        _check(self.stride, self.summary, self.subblocks)
-        return self
-
-    @property
-    def is_causal(self) -> bool:
-        return True
-
-    @property
-    def by_head(self) -> bool:
-        return self.subblocks > 1
-
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         own = i // self.stride == j // self.stride
-        return (j >= 0) & (j <= i) & (own | _is_summary(self, j, head))  # E83
+        return (j >= 0) & (j <= i) & (own | self._is_summary(j, head))  # E83
 
     def keeps(self, position: Integer, t: int) -> bool | Tensor:
-        return (position >= t // self.stride * self.stride) | (position % self.stride >= _first_summary(self))
+        return (position >= t // self.stride * self.stride) | (position % self.stride >= self._first)
 
     def covers(self, queries: Range, keys: Range) -> bool:
         own = (queries.stop - 1) // self.stride * self.stride
-        return _in_summaries(self, keys.start, min(keys.stop, own)) and keys.stop - 1 <= queries.start
-
-    def covers_far(self, queries: Range, keys: Comb) -> bool:
-        return _teeth_in_summaries(self, queries, keys)
+        return self._are_summaries(keys.start, min(keys.stop, own)) and keys.stop - 1 <= queries.start
 
     def kept(self, t: int) -> Known:
-        return _with_summaries(self, Range(t // self.stride * self.stride, t % self.stride))
+        return self._with_summaries(Range(t // self.stride * self.stride, t % self.stride))
 
     def reads(self, t: int) -> Known:
-        return _with_summaries(self, Range(t // self.stride * self.stride, t % self.stride + 1))
+        return self._with_summaries(Range(t // self.stride * self.stride, t % self.stride + 1))
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         return _fixed(n, self.stride, self.summary, self.stride - head % self.subblocks * self.summary)
 
     def oldest(self, t: int) -> int:
-        return 0 if t < self.stride else _first_summary(self)
+        return 0 if t < self.stride else self._first
 
     def parts(self) -> tuple[Pattern, ...]:
         """A(1), A(2), in the order that connects all: for layers by turns, Alternate(*parts), or for heads, PerHead(*parts)."""
@@ -195,47 +211,6 @@ class Fixed(Pattern):
             Blocks(query=self.stride, memory=0),
             Summary(stride=self.stride, summary=self.summary, subblocks=self.subblocks),
         )
-
-
-def _check(stride: int, summary: int, subblocks: int) -> None:
-    """Refuses summaries that do not fit into their block."""
-    if summary > stride:
-        raise FormersError(f"summary={summary} does not fit into a block of stride={stride}: give at most {stride}.")
-    if subblocks * summary > stride:
-        raise FormersError(
-            f"subblocks={subblocks} of summary={summary} do not fit into a block of stride={stride}: give at most {stride // summary}."
-        )
-
-
-def _is_summary(pattern: Summary | Fixed, position: Integer, head: int | Tensor) -> bool | Tensor:
-    """Whether a position is a summary of its block for a head."""
-    end = pattern.stride - head % pattern.subblocks * pattern.summary
-    cell = position % pattern.stride
-    return (cell >= end - pattern.summary) & (cell < end)
-
-
-def _first_summary(pattern: Summary | Fixed) -> int:
-    """The first cell of a block that is a summary for any head."""
-    return pattern.stride - pattern.subblocks * pattern.summary
-
-
-def _with_summaries(pattern: Summary | Fixed, near: Range) -> Known:
-    """The summaries, for any head, of the blocks that have begun before the keys that are near, and those."""
-    return comb(_first_summary(pattern), pattern.subblocks * pattern.summary, pattern.stride, near)
-
-
-def _in_summaries(pattern: Summary | Fixed, start: int, stop: int) -> bool:
-    """Whether positions start ... stop-1 are surely summaries for every head."""
-    if start >= stop or pattern.summary == pattern.stride:
-        return True
-    cell = start % pattern.stride
-    return pattern.subblocks == 1 and cell >= _first_summary(pattern) and cell + stop - start <= pattern.stride
-
-
-def _teeth_in_summaries(pattern: Summary | Fixed, queries: Range, keys: Comb) -> bool:
-    """Whether all of a comb's teeth are summaries, for every head, of blocks that have begun before the queries."""
-    before = keys.start + (keys.count - 1) * keys.period + keys.width - 1 <= queries.start
-    return before and keys.period % pattern.stride == 0 and _in_summaries(pattern, keys.start, keys.start + keys.width)
 
 
 def _in_columns(stride: int, queries: Range, keys: Comb) -> bool:
