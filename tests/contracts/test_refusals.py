@@ -12,7 +12,7 @@ from formers.core import Sizes
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import Memory
 from formers.model.check import REFUSALS, Refusal, check
-from formers.patterns import BigBird, Causal, Full, Local
+from formers.patterns import Alternate, BigBird, Causal, Full, Local, PerHead
 from formers.position import Grid
 from formers.score import Score
 from helpers import refused
@@ -33,6 +33,8 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, vocab=None, head=Classify(classes=2)), "give vocab"),
     (but(PLAIN, vocab=None, features=4), "features=4"),
     (but(PLAIN, pattern=Full()), "Full"),
+    (but(PLAIN, pattern=PerHead(Causal(), Causal(), Causal())), "3 heads"),
+    (but(PLAIN, pattern=Alternate(Causal(), PerHead(Causal()) | Causal())), "1 heads"),
     (but(PLAIN, extra=2), "extra=2"),
     (but(PLAIN, pattern=Causal() & BigBird(block=2)), "where a row ends"),
     (but(PLAIN, position=Grid(width=5, height=2)), "10 positions"),

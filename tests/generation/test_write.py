@@ -15,7 +15,7 @@ from formers.model import Seq2Seq
 from helpers import refused
 
 SMALL = {"dim": 16, "heads": 2, "layers": 1}
-PROMPTED = [s for s in CAUSAL if s.member != "transformer"]
+PROMPTED = [s for s in CAUSAL if s.spec.encoder is None]
 
 
 def moved(model: formers.Model) -> formers.Model:

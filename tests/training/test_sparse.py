@@ -38,8 +38,8 @@ def test_bf16_goes_through_pieces_in_both_directions(text, pattern, monkeypatch)
         ran.append(given[0].dtype)
         return run(*given)
 
-    run = blocked.Fused.apply
-    monkeypatch.setattr(blocked.Fused, "apply", note)
+    run = blocked.operation
+    monkeypatch.setattr(blocked, "operation", note)
     sizes = {"dim": 32, "heads": 2, "layers": 2, "length": 1024, "pattern": pattern, "stride": 32}
     task = prepare("sparse-transformer", text, None, sizes)
     losses = []

@@ -180,9 +180,12 @@ def _request(
     scores = (*q.shape[:2], n, m)
     if bias is not None and (bias.dim() > 4 or any(b not in (1, s) for b, s in zip(bias.shape[::-1], scores[::-1], strict=False))):
         raise FormersError(f"bias has shape {tuple(bias.shape)}: it must broadcast to (batch, heads, queries, keys) = {scores}.")
+    if pattern.heads not in (None, q.shape[1]):
+        raise FormersError(f"{type(pattern).__name__} is for {pattern.heads} heads, and q has {q.shape[1]}: give one pattern a head.")
+    bound = pattern.of(there.stop)  # also where it is not used: a row that is too long for a pattern is refused
     return Request(
         # Where rows end decides who sees whom in some patterns; padded rows end where their masks say.
-        pattern=pattern if mask is not None else pattern.of(there.stop),
+        pattern=bound if mask is None else pattern,
         queries=where,
         keys=there,
         heads=q.shape[1],

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from formers.attention.request import Request
-from formers.attention.tiles import SHUT, Place, Shape, Tile, Tiles, tiles, unit
+from formers.attention.tiles import SHUT, Place, Shape, Tile, Tiles, tiles, units
 from formers.core import Range
 from formers.core.random import fresh, generator
 from formers.patterns import Pattern
@@ -52,11 +54,16 @@ def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     n = request.queries.length
     if n < SHORTEST:
         return f"below {SHORTEST} tokens all pairs are computed as fast"
-    heads, pattern = request.heads if request.pattern.by_head else 1, request.pattern.of(n)
-    share = sum(pairs(pattern.pieces(n, head)) for head in range(heads)) / (n * n * heads)
+    share = _share(request.pattern.of(n), n, request.heads if request.pattern.by_head else 1)
     if share > LARGEST_SHARE:
         return f"the pattern's pieces hold {share:.0%} of all pairs"
     return None
+
+
+@lru_cache(maxsize=512)
+def _share(pattern: Pattern, n: int, heads: int) -> float:
+    """The share of all pairs that the pieces of a pattern hold."""
+    return sum(pairs(pattern.pieces(n, head)) for head in range(heads)) / (n * n * heads)
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
@@ -128,9 +135,11 @@ class Work(NamedTuple):
 def _work(q: Tensor, pattern: Pattern, scale: float, dropout: float, seed: int) -> Work:
     heads, n = q.shape[1:3]
     dtype = _wide(q.dtype)
-    limit = TILE * torch.get_num_threads() if q.device.type == "cpu" else LARGE_TILE
+    # What is dropped is drawn tile by tile: it must not depend on the threads, which may change between the two directions.
+    limit = (TILE if dropout else TILE * torch.get_num_threads()) if q.device.type == "cpu" else LARGE_TILE
     rounds = [tiles(pattern, n, head if pattern.by_head else 0, limit, dtype, q.device, not dropout) for head in range(heads)]
-    return Work(rounds, dtype, -n % math.lcm(*(unit(each) for each in rounds)), scale, dropout, seed)
+    more = max(-n % unit for each in rounds for unit in units(each))
+    return Work(rounds, dtype, more, scale, dropout, seed)
 
 
 def forward(
@@ -180,13 +189,15 @@ class Numbered:
     def __init__(self) -> None:
         self.numbers: dict[Pattern, int] = {}
         self.patterns: list[Pattern] = []
+        self.lock = Lock()
 
     def number(self, pattern: Pattern) -> int:
         """The number of a pattern."""
-        if pattern not in self.numbers:
-            self.numbers[pattern] = len(self.patterns)
-            self.patterns.append(pattern)
-        return self.numbers[pattern]
+        with self.lock:
+            if pattern not in self.numbers:
+                self.numbers[pattern] = len(self.patterns)
+                self.patterns.append(pattern)
+            return self.numbers[pattern]
 
     def __getitem__(self, number: int) -> Pattern:
         return self.patterns[number]

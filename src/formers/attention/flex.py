@@ -137,7 +137,8 @@ def block_mask(request: Request, device: torch.device) -> Any:
 @kept(16)
 def _kept_mask(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Any:
     asked = pattern, queries, keys, heads, device
-    return _mask(_blocks(*asked, False), predicate(*asked), queries, keys)
+    with torch.inference_mode(False):  # what is first made in evaluation must serve training, too
+        return _mask(_blocks(*asked, False), predicate(*asked), queries, keys)
 
 
 def _mask(blocks: Blocks, seen: Predicate, queries: Range, keys: Range) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -124,10 +123,10 @@ def _tiles(part: Round, n: int, limit: int, dtype: torch.dtype, device: torch.de
     return Tiles(forward, back, among, whole, (False, sum(piece.keys.groups * piece.keys.size for piece in part.by_keys) == n))
 
 
-def unit(rounds: tuple[Tiles, ...]) -> int:
-    """A row must be padded to a multiple of this, for all of its blocks to be there."""
+def units(rounds: tuple[Tiles, ...]) -> set[int]:
+    """A row must be padded to a multiple of each of these, or further, for all of its blocks to be there."""
     chosen = (place.where for part in rounds for tile in part.tiles for place in (tile.queries, tile.keys))
-    return math.lcm(*(where.unit for where in chosen if isinstance(where, Chosen)))
+    return {1, *(where.unit for where in chosen if isinstance(where, Chosen))}
 
 
 def _cut(piece: Piece, limit: int, dtype: torch.dtype, device: torch.device) -> Iterator[Tile]:

@@ -70,7 +70,10 @@ class Slot(Part):
         if not isinstance(value, dict) or "kind" not in value:
             raise FormersError(f"{value!r} is not a {cls.__name__}: give one of {', '.join(sorted(known))}.")
         if value["kind"] not in known:
-            raise FormersError(f"{value['kind']!r} is not a {cls.__name__}: {nearest(str(value['kind']), known)}")
+            raise FormersError(
+                f"{value['kind']!r} is no {cls.__name__} that has been imported: import the module of one of your own first, "
+                f"or {nearest(str(value['kind']), known)}"
+            )
         return known[value["kind"]](**value)
 
     @classmethod

@@ -53,7 +53,7 @@ def sparse_transformer(
     value_dim: PositiveInt | None = None,
     layers: PositiveInt = 4,
     hidden: PositiveInt | None = None,
-    length: PositiveInt = 1024,
+    length: PositiveInt | None = None,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     pattern: Literal["strided", "fixed"] | None = None,
@@ -68,8 +68,10 @@ def sparse_transformer(
 ) -> Spec:
     """Factorised attention, fixed for text and strided for images (where `width` is given) unless `pattern` says otherwise.
 
-    Unless given, the stride is a power of two near sqrt(length), or the row of an image, and the summary an eighth of it.
+    Unless given, the length is that of the image, or 1,024; the stride a power of two near its root, or the row of an image; and the
+    summary an eighth of the stride.
     """
+    length = length or (height * width * channels if height and width else 1024)
     stride = stride or (1 << length.bit_length() // 2 if width is None else width * channels)
     pattern = pattern or ("fixed" if width is None else "strided")
     factorised: Strided | Fixed = Strided(stride=stride)
@@ -79,7 +81,8 @@ def sparse_transformer(
         looking = heads // 2 if use == "heads" else heads
         factorised = Fixed(stride=stride, summary=summary, subblocks=subblocks or max(1, min(looking, stride // summary)))
     elif summary or subblocks:
-        raise FormersError(f"summary={summary} and subblocks={subblocks} are of pattern=fixed: leave them out of pattern=strided.")
+        name, value = ("summary", summary) if summary else ("subblocks", subblocks)
+        raise FormersError(f"{name}={value} is of pattern=fixed: leave it out of pattern=strided.")
     if width is None and (height is not None or channels > 1):
         raise FormersError(f"height={height} and channels={channels} are of an image, which has a width: give width, too.")
     return Spec(

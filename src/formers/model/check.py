@@ -48,7 +48,11 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         lambda s: isinstance(s.position, Grid) and s.position.cells not in (None, s.length),
-        lambda s: f"{_grid(s)} does not match length={s.length}: give that length, or leave out height.",
+        lambda s: f"{_grid(s)} does not match length={s.length}: leave out length, or height.",
+    ),
+    Refusal(
+        lambda s: s.pattern.heads not in (None, s.heads),
+        lambda s: f"{type(s.pattern).__name__} is for {s.pattern.heads} heads, and heads={s.heads}: give one pattern a head.",
     ),
     Refusal(
         lambda s: s.extra > 0 and s.pattern.is_causal,
@@ -148,6 +152,7 @@ def check(spec: Spec) -> None:
     for refusal in REFUSALS:
         if refusal.when(spec):
             raise FormersError(refusal.says(spec))
+    spec.pattern.of(spec.extra + spec.length)  # a pattern that ends before the row does says so
     if spec.encoder is not None:
         source = spec.encoder
         if source.vocab is None and source.features is None:

@@ -36,6 +36,11 @@ class Pattern(Slot):
         return False
 
     @property
+    def heads(self) -> int | None:
+        """How many heads it is for; None for any number."""
+        return None
+
+    @property
     def by_length(self) -> bool:
         """Whether the sets depend on where a row ends, and nobody has said yet where: then `of` or `allows_in` must be asked."""
         return False
@@ -119,7 +124,7 @@ class Pattern(Slot):
         return Intersection(first=self, second=other)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=512)  # a model has one for every layer and head
 def _scanned(pattern: Pattern, n: int, head: int) -> Plan:
     return scan(lambda i, j: torch.as_tensor(pattern.allows(i, j, head)), n)
 
@@ -136,6 +141,10 @@ class _Two(Pattern):
 
     first: Pattern
     second: Pattern
+
+    @property
+    def heads(self) -> int | None:
+        return self.first.heads or self.second.heads
 
     @property
     def by_head(self) -> bool:

@@ -89,6 +89,10 @@ class PerHead(_Several):
     def by_head(self) -> bool:
         return True
 
+    @property
+    def heads(self) -> int:
+        return len(self.patterns)
+
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self._by_head(head, lambda pattern, h: pattern.allows(i, j, h))
 
@@ -127,6 +131,10 @@ class Alternate(_Several):
     @property
     def by_head(self) -> bool:
         return any(p.by_head for p in self.patterns)
+
+    @property
+    def heads(self) -> int | None:
+        return next((p.heads for p in self.patterns if p.heads is not None), None)
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self.at(0).allows(i, j, head)
