@@ -19,7 +19,8 @@ app = typer.Typer(help="Time training, decoding and attention; hold what `explai
 Rounds = Annotated[int, typer.Option(help="How often each side runs.", min=1)]
 
 ATTENTION = (
-    "CPU seconds of a forward pass, and of both, forward and backward. What follows is of both: how many times faster than torch's kernel "
+    'CPU seconds of a forward pass, and of both, forward and backward, all by pieces, also where "auto" would take SDPA. What follows is '
+    "of both: how many times faster than torch's kernel "
     "(SDPA) over all pairs; the rate, 1 where an allowed pair takes as long as one of SDPA's; peak memory beyond q, k and v, in multiples "
     "of them; and the length from which on it is faster."
 )
