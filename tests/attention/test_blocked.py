@@ -158,3 +158,29 @@ def test_fake_tensors_pass(pattern: Pattern, dtype: torch.dtype) -> None:
         slopes = torch.autograd.grad(y.sum(), (q, k, v))
     assert {tuple(t.shape) for t in (y, *slopes)} == {(1, 2, 600, 16)}
     assert {t.dtype for t in (y, *slopes)} == {dtype}
+
+
+def test_what_is_dropped_does_not_depend_on_threads() -> None:
+    def slope(forward: int, backward: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        q = torch.randn(1, 1, 1100, 8, requires_grad=True)
+        torch.set_num_threads(forward)
+        y = attend(q, q, q, Local(window=200), "blocked", dropout=0.3)
+        torch.set_num_threads(backward)
+        return torch.autograd.grad(y.square().sum(), q)[0]
+
+    threads = torch.get_num_threads()
+    try:
+        wanted = slope(1, 1)
+        for forward, backward in ((1, 2), (2, 2)):
+            close(slope(forward, backward), wanted, 1e-4)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_rows_are_padded_for_the_largest_block_alone() -> None:
+    pattern = PerHead(*(BigBird(block=b) for b in (17, 19, 23, 29))).of(200)
+    assert blocked._work(torch.zeros(1, 4, 200, 2), pattern, 1.0, 0.0, 0).more < 29
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 4, 200, 3, dtype=torch.float64) for _ in range(3))
+    close(attend(q, k, v, pattern, "blocked"), attend(q, k, v, pattern, "dense"), 1e-10)

@@ -8,7 +8,7 @@ import torch
 import formers
 from contracts.attention_cases import inputs
 from formers.core import Index, Range
-from formers.patterns import Causal, Full
+from formers.patterns import Causal, Full, LocalGrid, PerHead
 from helpers import refused
 
 q, k, v = inputs(3, 4)
@@ -57,3 +57,16 @@ def test_positions_of_another_batch() -> None:
 def test_a_bias_that_does_not_fit(shape: tuple[int, ...]) -> None:
     with refused("bias"):
         formers.attend(q, k, v, Causal(), bias=torch.zeros(shape, dtype=torch.float64))
+
+
+def test_patterns_of_another_number_of_heads() -> None:
+    for pattern in (PerHead(Full()), PerHead(Full(), Full(), Causal()), Causal() & PerHead(Full())):
+        with refused("heads", "one pattern a head"):
+            formers.attend(q, k, v, pattern)
+
+
+def test_rows_beyond_a_grid_also_where_they_are_padded() -> None:
+    grid = LocalGrid(height=1, width=3, query=(1, 2), memory=(0, 1))
+    for mask in (None, torch.ones(2, 4, dtype=torch.bool)):
+        with refused("4 positions", "at most 3"):
+            formers.attend(k, k, v, grid, mask=mask)
