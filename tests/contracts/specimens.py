@@ -72,7 +72,7 @@ PATTERNS: dict[str, list[Pattern]] = {
         BigBird(block=3, window=1, global_blocks=0, random_blocks=2),
     ],
     "Globals": [Globals(tokens=3), Globals(tokens=8)],
-    "PerHead": [PerHead(*Fixed(stride=4, summary=1).parts()), PerHead(Local(window=3), Full(), Causal())],
+    "PerHead": [PerHead(*Fixed(stride=4, summary=1).parts()), PerHead(Full(), Causal())],
     "Alternate": [
         Alternate(*Strided(stride=4).parts()),
         Alternate(Local(window=2), Local(window=5), Blocks(query=3, memory=1)),
