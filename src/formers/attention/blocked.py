@@ -82,7 +82,8 @@ def _rows(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention of padded rows whose pattern depends on where they end: rows of one pattern together, cut off behind the longest."""
     assert request.valid is not None
     # What is read from the device here chooses a plan, not an executor: plans are made of numbers.
-    ends, counts = (number.tolist() for number in (request.ends(), request.valid.sum(dim=1)))
+    stop = request.ends()
+    ends, counts = stop.tolist(), request.valid.sum(dim=1).tolist()
     alike: dict[Pattern, list[int]] = {}
     for row, end in enumerate(ends):
         if end:
@@ -93,7 +94,7 @@ def _rows(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
         valid = None if all(counts[row] == n for row in rows) else request.valid[rows, :n]
         here = request._replace(pattern=pattern, queries=Range(0, n), keys=Range(0, n), valid=valid)
         out[rows, :, :n] = run(q[rows, :, :n], k[rows, :, :n], v[rows, :, :n], here)
-    behind = torch.arange(q.shape[2], device=q.device) >= request.ends()[:, None]
+    behind = torch.arange(q.shape[2], device=q.device) >= stop[:, None]
     return out.masked_fill(behind[:, None, :, None], 0.0)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import nn
 
 from formers.attention import Attention, DotProduct, LowRank
-from formers.bench.timing import alternate, ratio
+from formers.bench.timing import alternate, both_ways, ratio
 from formers.core import FormersError, Range, Sizes, Stream
 from formers.patterns import Full
 from formers.score import NoScore
@@ -50,7 +51,7 @@ def _both(part: Attention, n: int) -> Callable[[], object]:
     x, stream = torch.randn(1, n, DIM, requires_grad=True), Stream(Range(0, n))
     wanted = (x, *layer.parameters())
     weight = torch.randn(1, n, DIM)
-    return lambda: torch.autograd.grad(layer(x, stream, None, 0)[0], wanted, weight)
+    return partial(both_ways, lambda: layer(x, stream, None, 0)[0], wanted, weight)
 
 
 def _slope(lengths: Sequence[int], seconds: Sequence[float]) -> float:
