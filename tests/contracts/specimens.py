@@ -15,7 +15,7 @@ from formers.core import Part, Slot
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense, NoFeedForward
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
-from formers.memory import NoMemory
+from formers.memory import NoMemory, Recurrence
 from formers.patterns import (
     Alternate,
     BigBird,
@@ -34,7 +34,7 @@ from formers.patterns import (
 )
 from formers.position import Grid, Learned, NoPosition, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm
-from formers.score import NoScore
+from formers.score import NoScore, Relative
 
 BLOCK = 8
 """The block of every specimen that has one; lengths 1 ... 2 * BLOCK + 1 are swept."""
@@ -103,8 +103,8 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             LowRank(rank=9, sharing="headwise", bias=False),
         ],
     },
-    "score": {"NoScore": [NoScore()]},
-    "memory": {"NoMemory": [NoMemory()]},
+    "score": {"NoScore": [NoScore()], "Relative": [Relative(), Relative(clamp=3, untied=True)]},
+    "memory": {"NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
     "residual": {"Bare": [Bare()], "PostNorm": [PostNorm()], "PreNorm": [PreNorm()]},
     "depth": {"Stacked": [Stacked(layers=2)], "Shared": [Shared(layers=3)]},
     "feedforward": {
@@ -136,6 +136,10 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "position": "learned", "norm": "post", "activation": "relu", "embedding_scale": "output", **TINY},
         {"vocab": VOCAB, "position": "none", "head_dim": 3, "value_dim": 5, "activation": "swiglu", "tied": False, **TINY},
+    ],
+    "transformer-xl": [
+        {"vocab": VOCAB, "memory": 200, **TINY},
+        {"vocab": VOCAB, "memory": 5, "same_length": True, "untied": True, "clamp": 3, "norm": "post", "head_dim": 3, **TINY},
     ],
     "sparse-transformer": [
         {"vocab": VOCAB, "pattern": "fixed", "use": "merged", "stride": 4, "summary": 1, **TINY},

@@ -13,7 +13,6 @@ from contracts.specimens import MEMBERS, TINY, VOCAB, subject
 from formers.attention import DotProduct
 from formers.core import Range, Stream
 from formers.patterns import Full
-from formers.score import NoScore
 from helpers import close
 
 
@@ -30,7 +29,7 @@ def test_without_positions_and_mask_the_encoder_is_permutation_equivariant() -> 
 @torch.no_grad()
 def test_one_head_with_identities_and_equal_keys_gives_the_mean_of_the_values() -> None:
     one_head = formers.spec("encoder", vocab=VOCAB, dim=6, heads=1).sizes
-    layer = DotProduct().build(one_head, Full(), NoScore()).double()
+    layer = DotProduct().build(one_head, Full()).double()
     layer.qkv.weight.copy_(torch.cat([torch.eye(6), torch.zeros(6, 6), torch.eye(6)]))  # W^q = W^v = 1, and every key is 0
     layer.out.weight.copy_(torch.eye(6))
     x = torch.randn(2, 5, 6, dtype=torch.float64)

@@ -12,7 +12,6 @@ from formers import Model, Output
 from formers.attention import DotProduct
 from formers.core import Range, Source, Stream
 from formers.patterns import Causal, Full, Pattern
-from formers.score import NoScore
 from helpers import close
 from parity.copying import Pair, attention, copy, layer, linear, same_gradients, shake, sinusoid
 
@@ -109,7 +108,7 @@ def test_encoder(norm: str, activation: str, masked: bool) -> None:
 
 @pytest.mark.parametrize("pattern", [Full(), Causal()], ids=repr)
 def test_self_attention(pattern: Pattern) -> None:
-    ours = shake(DotProduct().build(PLAIN, pattern, NoScore()).double())
+    ours = shake(DotProduct().build(PLAIN, pattern).double())
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True, dtype=torch.float64)
     pairs = attention(ours, theirs)
     copy(pairs, theirs)

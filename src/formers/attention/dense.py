@@ -24,9 +24,10 @@ def weights(q: Tensor, k: Tensor, request: Request) -> Tensor:
     """The attention weights (batch, heads, queries, keys): rows sum to 1, or to 0 where a query has no keys."""
     scores = (q * request.scale) @ k.transpose(-2, -1)  # scaled first: half precision overflows otherwise
     allowed = request.mask(q.device)
-    if request.bias is not None:
-        scores = scores + request.bias.to(scores.dtype)
-        open_by_bias = request.bias != float("-inf")
+    bias = request.added(scores.dtype)
+    if bias is not None:
+        scores = scores + bias
+        open_by_bias = bias != float("-inf")
         allowed = open_by_bias if allowed is None else allowed & open_by_bias
     if allowed is None:
         return torch.softmax(scores, dim=-1) if k.shape[-2] else scores  # E1

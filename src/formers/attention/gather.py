@@ -6,12 +6,15 @@ put side by side, which copies them and nothing else, and the fused kernel does 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from formers.attention import sdpa
 from formers.attention.request import Request
 from formers.core import Index, Range
 from formers.core.positions import Known, places, take
+from formers.score import ByDistance
 
 
 def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -43,7 +46,9 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     assert where is not None, "refuses() has said so"
     valid = None if request.valid is None else take(request.valid, where, dim=1)
     bias = request.bias
-    if bias is not None and bias.shape[3] != 1:
+    if isinstance(bias, ByDistance):
+        bias = replace(bias, keys=keys)
+    elif bias is not None and bias.shape[3] != 1:
         bias = take(bias, where, dim=3)
     few = request._replace(keys=keys, valid=valid, bias=bias)
     return sdpa.run(q, take(k, where, dim=2), take(v, where, dim=2), few)

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from formers.attention.multihead import EVERYTHING, Attention, DotProduct, _Heads, initialise
 from formers.core import Cache, FormersError, Range, Sizes, Stream
 from formers.patterns import Pattern
-from formers.score import NoScore, Score
+from formers.score.base import ScoreModule
 
 
 class LowRank(Attention):
@@ -50,7 +50,9 @@ class LowRank(Attention):
     def common(self, sizes: Sizes) -> nn.Module | None:
         return self.weights(sizes) if self.sharing == "layerwise" else None
 
-    def build(self, sizes: Sizes, pattern: Pattern = EVERYTHING, score: Score = NoScore(), common: nn.Module | None = None) -> nn.Module:
+    def build(
+        self, sizes: Sizes, pattern: Pattern = EVERYTHING, score: ScoreModule | None = None, common: nn.Module | None = None
+    ) -> nn.Module:
         return LowRankAttention(sizes, self, common)
 
     def weights(self, sizes: Sizes) -> Projections | None:

@@ -13,15 +13,17 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from formers.attention import dense
 from formers.attention.attend import explain_request, run, survey
 from formers.attention.request import Request
-from formers.core import Cache, FormersError, Index, Positions, Range, Sizes, Slot, Stream, Watch
+from formers.core import Cache, FormersError, Hidden, Index, Positions, Range, Sizes, Slot, Stream, Watch
 from formers.core.initial import Law, draw
 from formers.core.positions import EMPTY
 from formers.patterns import Full, Pattern
-from formers.score import NoScore, Score
+from formers.score import ByDistance
+from formers.score.base import ScoreModule
 
 EVERYTHING = Full()
 
@@ -37,7 +39,7 @@ class Attention(Slot):
         """The number of keys that are made of so many tokens; None where every token is a key of its own."""
         return None
 
-    def build(self, sizes: Sizes, pattern: Pattern, score: Score, common: nn.Module | None = None) -> nn.Module:
+    def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         """The self-attention sublayer; its forward is forward(x, stream, past, step) -> (y, what it leaves behind)."""
         raise TypeError(f"{type(self).__name__} builds no sublayer: define build(sizes, pattern, score, common).")
 
@@ -52,7 +54,7 @@ class DotProduct(Attention):
     scaled: bool = True
     bias: bool = True
 
-    def build(self, sizes: Sizes, pattern: Pattern, score: Score = NoScore(), common: nn.Module | None = None) -> SelfAttention:
+    def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> SelfAttention:
         return SelfAttention(sizes, pattern, score, self)
 
     def build_cross(self, sizes: Sizes, source_dim: int) -> CrossAttention:
@@ -100,7 +102,9 @@ class _Heads(nn.Module):
         watch.note(f"{self.name} executor", step, lambda: explain_request(q, k, v, request))
         watch.note(f"{self.name} executors", step, lambda: survey(q, k, v, request))
 
-    def request(self, pattern: Pattern, queries: Positions, keys: Positions, valid: Tensor | None, bias: Tensor | None) -> Request:
+    def request(
+        self, pattern: Pattern, queries: Positions, keys: Positions, valid: Tensor | None, bias: Tensor | ByDistance | None
+    ) -> Request:
         """What is asked of an executor, with the scale and the dropout of these heads."""
         return Request(pattern, queries, keys, self.sizes.heads, self.scale, valid, bias, self.dropout if self.training else 0.0)
 
@@ -110,29 +114,46 @@ class SelfAttention(_Heads):
 
     name = "attention"
 
-    def __init__(self, sizes: Sizes, pattern: Pattern, score: Score, part: DotProduct) -> None:
+    def __init__(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None, part: DotProduct) -> None:
         super().__init__(sizes, part)
         self.patterns = [pattern.at(step) for step in range(sizes.steps)]
-        self.score = score.build(sizes)
+        self.score = score
         self.qkv = nn.Linear(sizes.dim, sum(self.widths), bias=part.bias)
         initialise(self.qkv, self.widths, law=sizes.initialisation)
         initialise(self.out, [sizes.dim], sizes.gain, sizes.initialisation)
 
-    def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
+    def forward(self, x: Tensor, stream: Stream, past: Cache | Hidden | None, step: int) -> tuple[Tensor, Cache | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the keys and values for the stream's continuation."""
         pattern = self.patterns[step]
         # Where rows end may decide who sees whom; causal rows have no end yet. torch.compile cannot make a pattern: its request says it.
         if stream.valid is None and not pattern.is_causal and not torch.compiler.is_compiling():
             pattern = pattern.of(x.shape[1])
-        q, k, v = self.split_all(self.qkv(x), 3)
-        cache = Cache(k, v, stream.positions) if past is None else past.append(k, v, stream.positions)
+        reach = None if self.score is None else self.score.reach(step)
+        if past is not None and reach is not None:
+            past = past.last(reach)
+        q, cache = self.recall(x, past, stream.positions)
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
         valid = None if pattern.is_causal else stream.valid
         bias = None
         if self.score is not None:
-            q, bias = self.score(x, q, cache.keys, stream.positions, cache.positions, self.scale, step)
+            q, bias = self.score(x, q, cache.positions, stream, self.scale, step)
         y = self.mix(q, cache, self.request(pattern, stream.positions, cache.positions, valid, bias), stream, step)
-        return y, leave_behind(cache, pattern, stream) if stream.keep else None
+        if not stream.keep:
+            return y, None
+        return y, leave_behind(cache if reach is None else cache.last(reach), pattern, stream)
+
+    def recall(self, x: Tensor, past: Cache | Hidden | None, positions: Positions) -> tuple[Tensor, Cache]:
+        """The queries of x, and the keys and values of the past and of x."""
+        if not isinstance(past, Hidden):
+            q, k, v = self.split_all(self.qkv(x), 3)
+            return q, Cache(k, v, positions) if past is None else past.append(k, v, positions)
+        own = self.widths[0]
+        weight, bias = self.qkv.weight, self.qkv.bias
+        both = past.append(x, positions)
+        q = F.linear(x, weight[:own], None if bias is None else bias[:own])
+        kv = F.linear(both.states, weight[own:], None if bias is None else bias[own:])  # E50
+        (k, v), q = self.split_all(kv, 2), self.split(q, self.sizes.head_dim)
+        return q, Cache(k, v, both.positions)
 
 
 class CrossAttention(_Heads):

@@ -10,6 +10,7 @@ from torch import Tensor
 from formers.core import Comb, Index, Positions, Range
 from formers.core.tables import kept
 from formers.patterns import Pattern
+from formers.score import ByDistance
 
 LARGEST = 1 << 22
 """Pairs of the largest table that is worth keeping."""
@@ -25,7 +26,7 @@ class Request(NamedTuple):
     scale: float
     valid: Tensor | None = None
     """(batch, keys) bool, True = a real key."""
-    bias: Tensor | None = None
+    bias: Tensor | ByDistance | None = None
     """Added to the scores; broadcasts to (batch, heads, queries, keys)."""
     dropout: float = 0.0
 
@@ -47,6 +48,11 @@ class Request(NamedTuple):
         if isinstance(self.keys, Comb):
             return self.pattern.covers_far(self.queries, self.keys) and self.pattern.covers(self.queries, self.keys.near)
         return self.pattern.covers(self.queries, self.keys)
+
+    def added(self, dtype: torch.dtype) -> Tensor | None:
+        """What is added to the scores, as a tensor."""
+        term = self.bias.tensor() if isinstance(self.bias, ByDistance) else self.bias
+        return None if term is None else term.to(dtype)
 
     @property
     def uneven(self) -> bool:

@@ -21,8 +21,8 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     if is_plainly_causal(request):
         return scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=request.dropout, scale=request.scale)
     allowed = request.mask(q.device)
-    if request.bias is not None:
-        bias = request.bias.to(q.dtype)
+    bias = request.added(q.dtype)
+    if bias is not None:
         allowed = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
     if allowed is not None and allowed.dim() == 3:
         allowed = allowed[None]  # torch has kernels for masks of two and of four dimensions only

@@ -14,7 +14,6 @@ from formers.attention import Attention, DotProduct, LowRank
 from formers.bench.timing import alternate, both_ways, ratio
 from formers.core import FormersError, Range, Sizes, Stream
 from formers.patterns import Full
-from formers.score import NoScore
 
 DIM, HEADS = 256, 4
 LENGTHS = (512, 1024, 2048, 4096)
@@ -47,7 +46,7 @@ def bench_linformer(lengths: Sequence[int], rank: int, rounds: int) -> dict[str,
 def _both(part: Attention, n: int) -> Callable[[], object]:
     """A forward and a backward pass of a sublayer over a row of n tokens."""
     sizes = Sizes(DIM, HEADS, DIM // HEADS, DIM // HEADS, length=n, steps=1, dropout=0.0, attention_dropout=0.0)
-    layer: nn.Module = part.build(sizes, Full(), NoScore())
+    layer: nn.Module = part.build(sizes, Full())
     x, stream = torch.randn(1, n, DIM, requires_grad=True), Stream(Range(0, n))
     wanted = (x, *layer.parameters())
     weight = torch.randn(1, n, DIM)

@@ -4,7 +4,7 @@ from formers.core.errors import FormersError, nearest
 from formers.core.part import Part, Slot
 from formers.core.positions import Comb, Index, Positions, Range
 from formers.core.sizes import Sizes
-from formers.core.state import Cache, State
+from formers.core.state import Cache, Hidden, State
 from formers.core.stream import IGNORED, Source, Stream, Watch, compact
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Cache",
     "Comb",
     "FormersError",
+    "Hidden",
     "Index",
     "Part",
     "Positions",

@@ -104,6 +104,14 @@ def join(first: Positions, second: Positions, batch: int) -> Positions:
     return Index(torch.cat(rows, dim=1), max(first.stop, second.stop))
 
 
+def behind(positions: Positions, n: int, like: Tensor) -> Positions:
+    """The last n positions of the rows of `like`, batch first."""
+    if isinstance(positions, Range):
+        return Range(positions.stop - n, n)
+    index = positions.tensor(like.device).expand(len(like), -1)
+    return Index(index[:, index.shape[1] - n :], positions.stop)
+
+
 def comb(start: int, width: int, period: int, near: Range) -> Known:
     """Teeth of `width` from `start` on, one every `period`, as many as stand before `near`, and `near`.
 

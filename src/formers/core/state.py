@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from formers.core.errors import FormersError
-from formers.core.positions import EMPTY, Index, Known, Positions, Range, join, places, take
+from formers.core.positions import EMPTY, Index, Known, Positions, Range, behind, join, places, take
 from formers.core.stored import stored
 
 ROOM = 64
@@ -77,11 +77,7 @@ class Cache:
         drop = self.keys.shape[2] - n
         if drop <= 0:
             return self
-        if isinstance(self.positions, Range):
-            where: Positions = Range(self.positions.start + drop, n)
-        else:
-            index = self.positions.tensor(self.keys.device).expand(self.keys.shape[0], -1)
-            where = Index(index[:, drop:], self.positions.stop)
+        where = behind(self.positions, n, self.keys)
         keys, values = self.keys.narrow(2, drop, n), self.values.narrow(2, drop, n)
         return Cache(keys, values, where, self.buffer, self.start + drop, min(self.solid, n))
 
@@ -117,16 +113,54 @@ class Cache:
 
     def reset(self, done: Tensor) -> Cache:
         """The cache in which the rows marked in done (batch,) are empty."""
-        index = self.positions.tensor(done.device).expand(done.shape[0], -1)
         solid = self.solid if isinstance(self.positions, Index) else self.keys.shape[2]
-        return replace(self, positions=Index(index.masked_fill(done[:, None], EMPTY), self.positions.stop), solid=solid)
+        return replace(self, positions=_emptied(self.positions, done), solid=solid)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Cache:
         """The cache with each of its tensors, batch first, changed."""
-        where = self.positions
-        if isinstance(where, Index):
-            where = Index(change(where.index), where.stop)
-        return Cache(change(self.keys), change(self.values), where, solid=self.solid)
+        return Cache(change(self.keys), change(self.values), _mapped(self.positions, change), solid=self.solid)
+
+    def packed(self) -> Cache:
+        """The same with the empty places of each row before its tokens."""
+        order, positions = _packing(self.positions)
+        if order is None:
+            return self
+        keys, values = (x.gather(2, order[:, None, :, None].expand_as(x)) for x in (self.keys, self.values))
+        return Cache(keys, values, positions)
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """What a layer was given, (batch, n, dim), for the n tokens at `positions`: of this the weights of the day make keys and values."""
+
+    states: Tensor
+    positions: Positions
+
+    def append(self, states: Tensor, positions: Positions) -> Hidden:
+        """Further hidden states behind its own."""
+        if states.shape[2] != self.states.shape[2]:
+            raise FormersError("the state has another width than the model: it is of another; use initial_state.")
+        both = torch.cat([self.states.to(states.dtype), states], dim=1)
+        return Hidden(both, join(self.positions, positions, len(states)))
+
+    def last(self, n: int) -> Hidden:
+        """Its last n tokens only; nothing is copied."""
+        held = self.states.shape[1]
+        return self if n >= held else Hidden(self.states[:, held - n :], behind(self.positions, n, self.states))
+
+    def packed(self) -> Hidden:
+        """The same with the empty places of each row before its tokens."""
+        order, positions = _packing(self.positions)
+        return self if order is None else Hidden(self.states.gather(1, order[:, :, None].expand_as(self.states)), positions)
+
+    def reset(self, done: Tensor) -> Hidden:
+        """The memory in which the rows marked in done (batch,) are empty."""
+        return Hidden(self.states, _emptied(self.positions, done))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Hidden:
+        """The memory with each of its tensors, batch first, changed."""
+        return Hidden(change(self.states), _mapped(self.positions, change))
 
 
 class Entry(Protocol):
@@ -188,6 +222,24 @@ class State:
     def select(self, rows: Tensor) -> State:
         """The state of the given rows (n,), each as often as it is named."""
         return self.map(lambda t: t.index_select(0, rows), batch=len(rows))
+
+
+def _emptied(positions: Positions, done: Tensor) -> Index:
+    """Positions with none in the rows marked in done (batch,)."""
+    index = positions.tensor(done.device).expand(done.shape[0], -1)
+    return Index(index.masked_fill(done[:, None], EMPTY), positions.stop)
+
+
+def _mapped(positions: Positions, change: Callable[[Tensor], Tensor]) -> Positions:
+    return Index(change(positions.index), positions.stop) if isinstance(positions, Index) else positions
+
+
+def _packing(positions: Positions) -> tuple[Tensor | None, Positions]:
+    """An order that puts the empty places of each row first, and the positions in it; None where there are none."""
+    if not isinstance(positions, Index) or positions.index.dim() == 1:
+        return None, positions
+    ordered, order = positions.index.sort(dim=1, stable=True)  # tokens stand in order, and EMPTY is before them all
+    return order, Index(ordered, positions.stop)
 
 
 def _roomy(n: int) -> int:

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
+import torch
+from torch import Tensor
 from torch._guards import active_fake_mode
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+from torch.utils.weak import WeakIdKeyDictionary
 
 Make = TypeVar("Make", bound=Callable[..., Any])
 
@@ -35,3 +38,24 @@ def kept(size: int) -> Callable[[Make], Make]:
         return table  # type: ignore[return-value]
 
     return around
+
+
+ROWS = 256
+"""A table that is made of a weight has a multiple of so many rows: it serves a stream that grows for a while."""
+_DERIVED: Any = WeakIdKeyDictionary()
+
+
+def derived(weight: Tensor, dtype: torch.dtype, rows: int, make: Callable[[int], Tensor]) -> Tensor:
+    """The first rows of a table (n, rows, width) that make(rows) computes from a weight, in a type.
+
+    Where nothing is learnt it is kept as long as the weight stays as it is.
+    """
+    learning = torch.is_grad_enabled() or torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or weight.is_inference()
+    if learning:
+        return make(rows).to(dtype)
+    mark = (weight._version, weight.data_ptr(), dtype)
+    known = _DERIVED.get(weight)
+    if known is None or known[0] != mark or known[1].shape[1] < rows:
+        known = _DERIVED[weight] = (mark, make(-(-rows // ROWS) * ROWS).to(dtype))
+    table: Tensor = known[1]
+    return table[:, :rows]

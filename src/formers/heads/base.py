@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,13 +11,20 @@ from torch.nn import functional as F
 from formers.core import IGNORED, FormersError, Sizes, Slot
 
 
+class Embeds(Protocol):
+    """What embeds the tokens, as far as a head that shares its weights needs to know."""
+
+    weight: Tensor | None
+    """The table (vocab, dim); None where there is none, or more than one."""
+
+
 class HeadModule(nn.Module):
     """Turns hidden states into logits and losses; the term that evaluation reports is called `cross_entropy`, in nats per target."""
 
     def forward(
-        self, hidden: Tensor, table: Tensor | None, targets: Tensor | None, mask: Tensor | None
+        self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """Logits and named losses of hidden (batch, length, dim), given the embedding table (vocab, dim), targets, and real tokens."""
+        """Logits and named losses of hidden (batch, length, dim), given what embeds the tokens, targets, and real tokens."""
         if targets is not None:
             raise FormersError("a model without a head has no loss: leave out targets, or give its spec a head.")
         return None, {}

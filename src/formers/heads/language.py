@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import IGNORED, Sizes
-from formers.heads.base import Head, HeadModule, cross_entropy
+from formers.heads.base import Embeds, Head, HeadModule, cross_entropy
 
 
 class LanguageModel(Head):
@@ -54,10 +54,8 @@ class TokenHead(HeadModule):
         self.scale = scale if tied else 1.0
         self.smoothing = smoothing
 
-    def forward(
-        self, hidden: Tensor, table: Tensor | None, targets: Tensor | None, mask: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        weight = table if self.weight is None else self.weight
+    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        weight = embedding.weight if self.weight is None else self.weight
         assert weight is not None
         logits = F.linear(hidden, weight)  # E16
         if self.scale != 1.0:

@@ -115,7 +115,7 @@ class Model(nn.Module):
 
     def finish(self, hidden: Tensor, targets: Tensor | None, mask: Tensor | None, losses: dict[str, Tensor], state: State | None) -> Output:
         """The output, from the last hidden states and the extra losses of the stack."""
-        logits, terms = self.head(hidden, self.embedding.weight, targets, mask)
+        logits, terms = self.head(hidden, self.embedding, targets, mask)
         if targets is None:
             return Output(logits, None, {}, state, hidden)
         losses = {**terms, **losses}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from formers.core import FormersError, Range, Stream
+from formers.attention.multihead import real
+from formers.core import Cache, FormersError, Hidden, Range, Stream
 from formers.core.memory import give_back
 from formers.core.state import Entry
 from formers.model.spec import Spec
@@ -28,10 +29,11 @@ TIDY = 8
 class Block(nn.Module):
     """One depth step: every sublayer in its join."""
 
-    def __init__(self, spec: Spec, common: nn.Module | None = None) -> None:
+    def __init__(self, spec: Spec, common: nn.Module | None = None, common_score: nn.Module | None = None) -> None:
         super().__init__()
         sizes, residual = spec.sizes, spec.residual
-        self.attention = spec.attention.build(sizes, spec.pattern, spec.score, common)
+        self.limit = spec.memory.limit
+        self.attention = spec.attention.build(sizes, spec.pattern, spec.score.build(sizes, common_score), common)
         self.join_attention = residual.build(spec.dim, spec.dropout)
         if spec.encoder is not None:
             self.cross = spec.attention.build_cross(sizes, spec.encoder.dim)
@@ -50,12 +52,28 @@ class Block(nn.Module):
         modules: dict[str, Any] = self._modules  # getattr of a module costs a microsecond, which a token of decoding would notice
         for i, (around, name) in enumerate(self.names):
             join, sublayer = modules[around], modules[name]
-            y, entry = sublayer(join.enter(x), stream, past[i] if past is not None else None, step)
+            before = past[i] if past is not None else None
+            if isinstance(before, Hidden):  # the memory enters as the stream does
+                y, entry = sublayer(join.enter(x), stream, replace(before, states=join.enter(before.states)), step)
+            else:
+                y, entry = sublayer(join.enter(x), stream, before, step)
+            if stream.keep and self.limit is not None and name == "attention":
+                entry = remember(x, stream, before, entry, self.limit)
             if stream.watch is not None:
                 stream.watch.note(f"{name} norm", step, partial(norm, y))
             x = join.leave(x, y)
             left.append(entry)
         return x, tuple(left)
+
+
+def remember(x: Tensor, stream: Stream, past: Entry | None, entry: Entry | None, limit: int) -> Cache | Hidden:
+    """The last `limit` tokens of a past and of x: hidden states where weights learn, else the keys and values of `entry`."""
+    assert isinstance(entry, Cache)
+    left: Cache | Hidden = entry
+    if torch.is_grad_enabled() and not isinstance(past, Cache):
+        here = real(stream.positions, stream.valid)
+        left = Hidden(x.detach(), here) if past is None else cast(Hidden, past).append(x.detach(), here)
+    return (left if stream.valid is None else left.packed()).last(limit)  # E52
 
 
 class Stack(nn.Module):
@@ -74,7 +92,8 @@ class Stack(nn.Module):
         self.position = spec.position.build(spec.sizes)
         self.drop = nn.Dropout(spec.dropout)
         self.common = spec.attention.common(spec.sizes)
-        self.depth = spec.depth.build(lambda: Block(spec, self.common))
+        self.common_score = spec.score.common(spec.sizes)
+        self.depth = spec.depth.build(lambda: Block(spec, self.common, self.common_score))
         self.final = spec.residual.final(spec.dim)
 
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:

@@ -1,30 +1,43 @@
-"""The score slot: what joins the dot product before the softmax, from the queries, the keys and the positions of both."""
+"""The score slot: what joins the dot product before the softmax, from the queries and the positions of queries and keys."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from formers.core import Positions, Sizes, Slot
+from formers.core import Positions, Sizes, Slot, Stream
+from formers.score.distance import ByDistance
 
 
 class ScoreModule(nn.Module):
     """Changes the attention scores scale * q k^T: through the queries, through a term that is added, or both."""
 
     def forward(
-        self, x: Tensor, q: Tensor, k: Tensor, queries: Positions, keys: Positions, scale: float, step: int
-    ) -> tuple[Tensor, Tensor | None]:
+        self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int
+    ) -> tuple[Tensor, Tensor | ByDistance | None]:
         """The queries to take the dot product with, and the term to add, already scaled, or None.
 
-        x (batch, queries, dim) is what the sublayer was given; q (batch, heads, queries, head_dim) and k are projected; the term
-        broadcasts to (batch, heads, queries, keys); step is the depth step.
+        x (batch, queries, dim) is what the sublayer was given; q (batch, heads, queries, head_dim) is projected; the queries stand at
+        stream.positions. A term is a tensor that broadcasts to (batch, heads, queries, keys), or one by distance, which an executor
+        computes as far as it needs it. Extra losses go into stream.losses; step is the depth step.
         """
-        raise TypeError(f"{type(self).__name__} does not say what it changes: define forward(x, q, k, queries, keys, scale, step).")
+        raise TypeError(f"{type(self).__name__} does not say what it changes: define forward(x, q, keys, stream, scale, step).")
+
+    def reach(self, step: int) -> int | None:
+        """How many places back keys may have a weight, known as a plain integer; None where there is no end.
+
+        Older keys are neither computed nor kept.
+        """
+        return None
 
 
 class Score(Slot):
     """What is added to the attention scores."""
 
-    def build(self, sizes: Sizes) -> ScoreModule | None:
+    def common(self, sizes: Sizes) -> nn.Module | None:
+        """What the scores of all blocks of a stack share; the stack makes it once and owns it. None where they share nothing."""
+        return None
+
+    def build(self, sizes: Sizes, common: nn.Module | None = None) -> ScoreModule | None:
         """The module that computes the term, or None where nothing is added."""
         return None
 

@@ -1,0 +1,66 @@
+"""Transformer-XL (Dai et al., 2019): segment recurrence and relative positions. Equations E50-E53; docs/transformer-xl.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from formers.attention import DotProduct
+from formers.core import FormersError
+from formers.depth import Stacked
+from formers.family.parts import residual
+from formers.feedforward import Dense
+from formers.heads import LanguageModel
+from formers.memory import Recurrence
+from formers.model import Spec
+from formers.patterns import Causal, Local
+from formers.position import NoPosition
+from formers.score import Relative
+
+# The authors' enwik8, 12 layers: 41 million parameters.
+ENWIK8: dict[str, Any] = {
+    "dim": 512, "heads": 8, "head_dim": 64, "layers": 12, "hidden": 2048, "length": 512, "memory": 512, "dropout": 0.1, "norm": "post",
+    "activation": "relu",
+}  # fmt: skip
+# Their WikiText-103, 16 layers: 151 million parameters with its vocabulary of 267,735 words.
+WIKITEXT103: dict[str, Any] = {
+    "dim": 410, "heads": 10, "head_dim": 41, "layers": 16, "hidden": 2100, "length": 150, "memory": 150, "dropout": 0.1, "norm": "post",
+    "activation": "relu",
+}  # fmt: skip
+_PAPER: dict[str, Any] = {"learning_rate": 2.5e-4, "schedule": "cosine", "warmup": 0, "weight_decay": 0.0, "clip": 0.25}
+TRAINING: dict[str, dict[str, Any]] = {
+    "": {"learning_rate": 2e-3}, "base": {**_PAPER, "batch": 22}, "wikitext103": {**_PAPER, "batch": 60},
+}  # fmt: skip
+
+
+def transformer_xl(
+    *,
+    vocab: PositiveInt,
+    dim: PositiveInt = 128,
+    heads: PositiveInt = 4,
+    head_dim: PositiveInt | None = None,
+    value_dim: PositiveInt | None = None,
+    layers: PositiveInt = 4,
+    hidden: PositiveInt | None = None,
+    length: PositiveInt = 128,
+    memory: NonNegativeInt = 128,
+    clamp: PositiveInt | None = None,
+    same_length: bool = False,
+    untied: bool = False,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    norm: str = "pre",
+    activation: str = "gelu",
+    tied: bool = True,
+) -> Spec:
+    """Every token sees its segment up to itself and the `memory` tokens before it; with same_length exactly the last `memory` tokens."""
+    if same_length and not memory:
+        raise FormersError("same_length=True shows every token the last memory=0 tokens, none at all: give memory at least 1.")
+    return Spec(
+        name="transformer-xl", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
+        attention_dropout=attention_dropout, position=NoPosition(), pattern=Local(window=memory) if same_length else Causal(),
+        attention=DotProduct(bias=False), score=Relative(clamp=clamp, untied=untied), memory=Recurrence(length=memory),
+        residual=residual(norm), depth=Stacked(layers=layers), feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        head=LanguageModel(tied=tied),
+    )  # fmt: skip

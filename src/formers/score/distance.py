@@ -1,0 +1,47 @@
+"""A term of the scores that is a function of the query and of how far back the key stands.
+
+b_ij = q_i . t_{i-j} + l_{i-j}        0 <= i-j < reach;  minus infinity elsewhere
+
+Held as its factors: whoever needs the matrix asks for it; the executor `distances` computes it in tiles and never has it whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from formers.core import Positions
+
+
+@dataclass(frozen=True, eq=False)
+class ByDistance:
+    """A term by distance, of queries and keys that stand at some positions."""
+
+    q: Tensor
+    """(batch, heads, queries, width), already scaled."""
+    table: Tensor
+    """(heads or 1, reach, width): what a key at a distance of 0, 1, ... is met with."""
+    level: Tensor | None
+    """Added by distance, minus infinity where a key is shut; broadcasts to (batch, heads, queries, reach)."""
+    queries: Positions
+    keys: Positions
+
+    @property
+    def reach(self) -> int:
+        """Keys this far back, or further, are shut."""
+        return self.table.shape[1]
+
+    def tensor(self) -> Tensor:
+        """The term (batch, heads, queries, keys)."""
+        by_distance = self.q @ self.table.mT
+        if self.level is not None:
+            by_distance = by_distance + self.level
+        device = self.q.device
+        distance = self.queries.tensor(device)[..., :, None] - self.keys.tensor(device)[..., None, :]
+        if distance.dim() == 3:
+            distance = distance[:, None]  # rows that stand at different positions: (batch, 1, queries, keys)
+        there = (distance >= 0) & (distance < self.reach)
+        shape = (*by_distance.shape[:3], distance.shape[-1])
+        found = by_distance.gather(3, distance.clamp(0, self.reach - 1).expand(shape))
+        return found.masked_fill(~there, float("-inf"))

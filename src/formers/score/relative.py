@@ -1,0 +1,94 @@
+"""Relative positions in the scores (Dai et al., 2019, section 3.3), all four terms.
+
+s_ij = ( q_i.k_j  +  q_i.(W_R r_{i-j})  +  u.k_j  +  v.(W_R r_{i-j}) ) / sqrt(d_h)
+     = ( (q_i + u).k_j  +  (q_i + v).(W_R r_{i-j}) ) / sqrt(d_h)                                        E51
+r_x  = sin(x / 10000^(2j/d)), then cos(x / 10000^(2j/d))          j = 0 ... d/2 - 1                     E53
+x    = min(i-j, clamp)
+
+r is fixed, and all its sines come before all its cosines, as in the authors' code. u and v are as wide as a head; their code shares them
+between the layers unless `untied`. Distances beyond `clamp` look like it: so a model reads further back than it was trained to.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from formers.core import Comb, Positions, Range, Sizes, Stream
+from formers.core.initial import draw
+from formers.core.tables import derived, kept
+from formers.score.base import Score, ScoreModule
+from formers.score.distance import ByDistance
+
+
+class Relative(Score):
+    """Scores by content and by distance, with learned biases u and v."""
+
+    clamp: PositiveInt | None = None
+    untied: bool = False
+    """Whether every layer has a u and a v of its own."""
+
+    def common(self, sizes: Sizes) -> nn.Module | None:
+        return None if self.untied else Biases(sizes)
+
+    def build(self, sizes: Sizes, common: nn.Module | None = None) -> ScoreModule:
+        return RelativeScore(sizes, self.clamp, common)
+
+
+class Biases(nn.Module):
+    """u and v (heads, 1, head_dim), the same for every query."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.zeros(sizes.heads, 1, sizes.head_dim))
+        self.v = nn.Parameter(torch.zeros(sizes.heads, 1, sizes.head_dim))
+
+
+class RelativeScore(ScoreModule):
+    """The four terms: two through the queries, two by distance."""
+
+    def __init__(self, sizes: Sizes, clamp: int | None, common: nn.Module | None) -> None:
+        super().__init__()
+        self.heads, self.clamp = sizes.heads, clamp
+        self.r = nn.Linear(sizes.dim, sizes.heads * sizes.head_dim, bias=False)
+        draw(self.r.weight, sizes.initialisation, 1.0)
+        if common is None:
+            self.biases = Biases(sizes)
+        else:
+            self.__dict__["biases"] = common  # the stack's, which owns it
+
+    def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
+        first = keys.start if isinstance(keys, (Range, Comb)) else 0
+        table = derived(self.r.weight, q.dtype, stream.positions.stop - first, self.table)
+        return q + self.biases.u, ByDistance((q + self.biases.v) * scale, table, None, stream.positions, keys)  # E51
+
+    def table(self, distances: int) -> Tensor:
+        """W_R r (heads, distances, head_dim) of the distances 0, 1, ..."""
+        weight = self.r.weight
+        far = distances if self.clamp is None else min(distances, self.clamp + 1)
+        r = sinusoids(far, weight.shape[1], weight.dtype, weight.device)
+        made = self.r(r).view(far, self.heads, -1).transpose(0, 1)
+        if far == distances:
+            return made
+        return torch.cat([made, made[:, -1:].expand(-1, distances - far, -1)], dim=1)
+
+
+@kept(16)
+def _table(size: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
+        return sinusoid(torch.arange(size, device=device), dim).to(dtype)
+
+
+def sinusoid(distances: Tensor, dim: int) -> Tensor:
+    """r (..., dim) in float64 of integer distances (...): sines, then cosines."""
+    even = torch.arange(0, dim, 2, dtype=torch.float64, device=distances.device)
+    angle = distances.double()[..., None] / 10000.0 ** (even / dim)
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)[..., :dim]  # E53
+
+
+def sinusoids(size: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """r (size, dim) of the distances 0 ... size-1."""
+    if torch.compiler.is_compiling():
+        return sinusoid(torch.arange(size, device=device), dim).to(dtype)
+    return _table(1 << max(size - 1, 255).bit_length(), dim, dtype, device)[:size]
