@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from formers.attention import blocked
+from formers.attention import blocked, distances
 from formers.attention.attend import Verdict
 from formers.core import FormersError, State, Watch
 from formers.heads import NoHead
@@ -222,12 +222,30 @@ def _blocked_backward(
     return blocked.flops((q, v), pattern, (3, 2))
 
 
+def _distances(
+    q: Shape, k: Shape, v: Shape, far: Shape, table: Shape, level: Shape | None, scale: float, offset: int, nearest: int,
+    reaches: list[int], **_: Any,
+) -> int:  # fmt: skip
+    """FLOPs of attention with a term by distance."""
+    return distances.flops((q, k, v, far), offset, nearest, reaches, (1, 1, 1))
+
+
+def _distances_backward(
+    g: Shape, q: Shape, k: Shape, v: Shape, far: Shape, table: Shape, level: Shape | None, out: Shape, lse: Shape, scale: float,
+    offset: int, nearest: int, reaches: list[int], **_: Any,
+) -> int:  # fmt: skip
+    """FLOPs of its backward pass, which computes the scores once more."""
+    return distances.flops((q, k, v, far), offset, nearest, reaches, (3, 2, 3))
+
+
 # torch counts its fused attention on every device but this one, and knows nothing of ours.
 FUSED = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
     torch.ops.formers.blocked: _blocked,
     torch.ops.formers.blocked_backward: _blocked_backward,
+    torch.ops.formers.distances: _distances,
+    torch.ops.formers.distances_backward: _distances_backward,
 }
 
 

@@ -81,6 +81,20 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: f"the decoder of an encoder-decoder writes tokens: give it the LanguageModel head instead of {type(s.head).__name__}.",
     ),
     Refusal(
+        lambda s: not isinstance(s.memory, NoMemory) and not (s.is_causal and s.encoder is None),
+        lambda s: (
+            f"{type(s.memory).__name__} carries the past of one stream to its next segment, and this model reads whole rows or pairs: "
+            "use a causal pattern, a head that predicts every token and no encoder, or NoMemory."
+        ),
+    ),
+    Refusal(
+        lambda s: not isinstance(s.memory, NoMemory) and s.position.absolute,
+        lambda s: (
+            f"{type(s.memory).__name__} carries the past beyond length={s.length}, where {type(s.position).__name__} positions were never "
+            "trained: use NoPosition with the score Relative, which knows distances only."
+        ),
+    ),
+    Refusal(
         lambda s: isinstance(s.attention, LowRank) and s.pattern.is_causal,
         lambda s: (
             f"{s.name or 'LowRank attention'} cannot be causal: it projects over the future, because each of its keys is made of the whole "
