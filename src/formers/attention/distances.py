@@ -21,7 +21,7 @@ from formers.core import Range
 from formers.patterns import Causal, Local, Pattern
 from formers.score import ByDistance
 
-QUERIES = 128
+QUERIES = 64
 """Queries of a tile."""
 FEWEST = 16
 """Below so many queries the whole term is as fast."""
