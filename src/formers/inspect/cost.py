@@ -135,11 +135,20 @@ class Costs:
         live = Live()
         self.model.train()
         self.model.zero_grad()
+        memory = self._memory()
         with live, counting() as counter:
-            out = self.model(**inputs, targets=targets, watch=watch)  # it lives on, as in training
+            out = self.model(**inputs, targets=targets, watch=watch, **memory)  # it lives on, as in training
             forward, activations = Step(*_by_part(counter), watch.notes), live.now
             out.loss.backward()
         return Training(forward, counter.get_total_flops(), activations, live.peak)
+
+    def _memory(self) -> dict[str, State]:
+        """The state that a training step goes on from where the memory is full; nothing where there is none."""
+        limit = self.spec.memory.limit
+        if not limit:
+            return {}
+        state = self.model(**example(self.spec, self.batch, limit)[0], state=self.model.initial_state(self.batch)).state
+        return {"state": state}
 
     def _decode(self, state: State) -> tuple[Step | None, int | None]:
         """One more token for each row behind a state, and the bytes of the buffers that hold what it leaves."""
