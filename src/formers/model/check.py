@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from formers.attention import LowRank
 from formers.core import FormersError
-from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory
 from formers.model.spec import Spec
 from formers.patterns import Full
@@ -36,8 +36,22 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: "the model has no input: give vocab for tokens or features for vectors.",
     ),
     Refusal(
-        lambda s: isinstance(s.head, LanguageModel) and s.vocab is None,
+        lambda s: isinstance(s.head, (LanguageModel, AdaptiveSoftmax)) and s.vocab is None,
         lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, or use Classify.",
+    ),
+    Refusal(
+        lambda s: isinstance(s.head, AdaptiveSoftmax) and s.vocab is not None and max(s.head.cutoffs, default=0) >= s.vocab,
+        lambda s: (
+            f"cutoffs={list(_adaptive(s).cutoffs)} leave no words behind the last of them with vocab={s.vocab}: "
+            f"give cutoffs below {s.vocab}, or [] for one softmax over all."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.head, AdaptiveSoftmax) and s.head.narrowest(s.dim) < 1,
+        lambda s: (
+            f"division={_adaptive(s).division} leaves the last of {len(_adaptive(s).cutoffs) + 1} clusters no width at dim={s.dim}: "
+            "choose a smaller division, fewer cutoffs or a larger dim."
+        ),
     ),
     Refusal(
         lambda s: s.head.writes and not s.is_causal,
@@ -152,6 +166,12 @@ def _low(spec: Spec) -> LowRank:
     """The attention of a spec that is known to be low-rank."""
     assert isinstance(spec.attention, LowRank)
     return spec.attention
+
+
+def _adaptive(spec: Spec) -> AdaptiveSoftmax:
+    """The head of a spec that is known to be adaptive."""
+    assert isinstance(spec.head, AdaptiveSoftmax)
+    return spec.head
 
 
 def _grid(spec: Spec) -> str:
