@@ -1,7 +1,8 @@
 """What a model is for: logits and their loss."""
 
+from formers.heads.auxiliary import Auxiliary
 from formers.heads.base import Head, NoHead
 from formers.heads.classify import Classify
 from formers.heads.language import LanguageModel, MaskedLM
 
-__all__ = ["Classify", "Head", "LanguageModel", "MaskedLM", "NoHead"]
+__all__ = ["Auxiliary", "Classify", "Head", "LanguageModel", "MaskedLM", "NoHead"]
