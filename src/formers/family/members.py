@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from formers.core import FormersError, nearest
 from formers.core.part import checked
-from formers.family import bigbird, linformer, sparse_transformer, transformer, transformer_xl
+from formers.family import bigbird, character_transformer, linformer, sparse_transformer, transformer, transformer_xl
 from formers.model import Model, Spec, build
 
 
@@ -33,6 +33,11 @@ MEMBERS: dict[str, Member] = {
     "transformer": Member(transformer.transformer, {"base": transformer.BASE}, transformer.TRAINING),
     "encoder": Member(transformer.encoder, {"base": transformer.BASE}),
     "decoder": Member(transformer.decoder, {"base": transformer.BASE}, {"": {"learning_rate": 2e-3}}),
+    "character-transformer": Member(
+        character_transformer.character_transformer,
+        {"base": character_transformer.BASE, "t12": character_transformer.T12},
+        character_transformer.TRAINING,
+    ),
     "transformer-xl": Member(
         transformer_xl.transformer_xl,
         {"base": transformer_xl.ENWIK8, "wikitext103": transformer_xl.WIKITEXT103},

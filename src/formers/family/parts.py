@@ -7,12 +7,12 @@ from typing import TypeVar
 from formers.core import FormersError, Slot, nearest
 from formers.heads import AdaptiveSoftmax, Head, LanguageModel
 from formers.heads.adaptive import chosen_cutoffs
-from formers.position import Learned, NoPosition, Position, Sinusoidal
+from formers.position import Learned, NoPosition, PerLayer, Position, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm, Residual
 
 P = TypeVar("P", bound=Slot)
 
-POSITIONS: dict[str, Position] = {"sinusoidal": Sinusoidal(), "learned": Learned(), "none": NoPosition()}
+POSITIONS: dict[str, Position] = {"sinusoidal": Sinusoidal(), "learned": Learned(), "per-layer": PerLayer(), "none": NoPosition()}
 RESIDUALS: dict[str, Residual] = {"post": PostNorm(), "pre": PreNorm(), "bare": Bare()}
 
 

@@ -43,7 +43,7 @@ def perplexity(nats: float, count: float) -> float:
 def live(model: Model, loss: float) -> dict[str, float]:
     """What a bar shows beside the loss of a step: bits per byte where a token is a byte that comes next, else perplexity."""
     head = model.spec.head
-    if not isinstance(head, LanguageModel | AdaptiveSoftmax):
+    if not isinstance(head, LanguageModel | AdaptiveSoftmax) or model.auxiliary is not None:
         return {}
     if isinstance(head, LanguageModel) and head.label_smoothing:  # a smoothed loss is no likelihood
         return {}
