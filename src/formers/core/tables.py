@@ -50,8 +50,10 @@ def derived(weight: Tensor, dtype: torch.dtype, rows: int, make: Callable[[int],
 
     Where nothing is learnt it is kept as long as the weight stays as it is.
     """
-    learning = torch.is_grad_enabled() or torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or weight.is_inference()
-    if learning:
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or weight.is_inference():
+        return make(rows).to(dtype)
+    if torch.is_grad_enabled():
+        _DERIVED.pop(weight, None)  # a fused optimiser, which may come next, does not count the weight's versions
         return make(rows).to(dtype)
     mark = (weight._version, weight.data_ptr(), dtype)
     known = _DERIVED.get(weight)

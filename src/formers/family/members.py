@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from formers.core import FormersError, nearest
 from formers.core.part import checked
-from formers.family import bigbird, character_transformer, linformer, sparse_transformer, transformer, transformer_xl
+from formers.family import adaptive_span, bigbird, character_transformer, linformer, sparse_transformer, transformer, transformer_xl
 from formers.model import Model, Spec, build
 
 
@@ -42,6 +42,9 @@ MEMBERS: dict[str, Member] = {
         transformer_xl.transformer_xl,
         {"base": transformer_xl.ENWIK8, "wikitext103": transformer_xl.WIKITEXT103},
         transformer_xl.TRAINING,
+    ),
+    "adaptive-span": Member(
+        adaptive_span.adaptive_span, {"base": adaptive_span.BASE, "large": adaptive_span.LARGE}, adaptive_span.TRAINING
     ),
     "sparse-transformer": Member(
         sparse_transformer.sparse_transformer,

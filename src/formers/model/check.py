@@ -12,7 +12,7 @@ from formers.memory import NoMemory
 from formers.model.spec import Spec
 from formers.patterns import Full
 from formers.position import Grid
-from formers.score import NoScore
+from formers.score import FixedSpan, NoScore
 
 
 class Refusal(NamedTuple):
@@ -148,6 +148,20 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        lambda s: isinstance(s.score, FixedSpan) and s.memory.limit is not None and s.memory.limit < s.score.span,
+        lambda s: (
+            f"span={_span(s).span} looks further back than memory={s.memory.limit} keeps: "
+            f"give a memory of at least {_span(s).span}, or a smaller span."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.score, FixedSpan) and not s.pattern.is_causal,
+        lambda s: (
+            f"{type(s.score).__name__} says how far back is looked, and {type(s.pattern).__name__} looks ahead, too: "
+            "use a causal pattern, or NoScore."
+        ),
+    ),
+    Refusal(
         lambda s: (
             isinstance(s.attention, LowRank)
             and s.attention.projection == "conv"
@@ -172,6 +186,12 @@ def _adaptive(spec: Spec) -> AdaptiveSoftmax:
     """The head of a spec that is known to be adaptive."""
     assert isinstance(spec.head, AdaptiveSoftmax)
     return spec.head
+
+
+def _span(spec: Spec) -> FixedSpan:
+    """The score of a spec that is known to have spans."""
+    assert isinstance(spec.score, FixedSpan)
+    return spec.score
 
 
 def _grid(spec: Spec) -> str:

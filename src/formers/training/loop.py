@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from formers.core import IGNORED, FormersError, State
+from formers.core import IGNORED, FormersError, Settles, State
 from formers.core.random import key
 from formers.data.batches import Batch
 from formers.model import Model
@@ -88,6 +88,7 @@ class Loop:
         self.rows = self.world.rows(self.settings.batch, self.settings.accumulate)
         module: nn.Module = torch.compile(self.model) if self.settings.compile else self.model  # type: ignore[assignment]
         self.module = self.world.wrap(module, self.device, idle=self.model.auxiliary is not None)
+        self.settling = [part for part in self.model.modules() if isinstance(part, Settles)]
 
     @property
     def progress(self) -> float:
@@ -134,6 +135,9 @@ class Loop:
         scaling = math.isfinite(value) and self.scaler.is_enabled() and self.scaler.get_scale() > 1.0
         if taken:
             self.scaler.step(self.optimizer)
+            torch.autograd.graph.increment_version(self.model.parameters())  # which fused optimisers leave out: kept tables go by it
+            for module in self.settling:
+                module.settle()
         self.scaler.update()
         self.states = states if taken and self.task.batches.continues else []
         return Step(value, norm, now, taken, not taken and not scaling, dict(zip(terms, named, strict=True)))
