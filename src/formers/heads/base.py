@@ -29,6 +29,10 @@ class HeadModule(nn.Module):
             raise FormersError("a model without a head has no loss: leave out targets, or give its spec a head.")
         return None, {}
 
+    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+        """The loss (batch, length) of every target by itself, 0 at -100, of hidden (batch, length, dim)."""
+        raise FormersError("this head does not tell the loss of every token: use a model with the LanguageModel head.")
+
 
 class Head(Slot):
     """What a model is for."""

@@ -54,12 +54,19 @@ class TokenHead(HeadModule):
         self.scale = scale if tied else 1.0
         self.smoothing = smoothing
 
-    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def logits(self, hidden: Tensor, embedding: Embeds) -> Tensor:
+        """Logits (batch, length, vocab) of hidden (batch, length, dim)."""
         weight = embedding.weight if self.weight is None else self.weight
         assert weight is not None
         logits = F.linear(hidden, weight)  # E16
-        if self.scale != 1.0:
-            logits = logits * self.scale
+        return logits if self.scale == 1.0 else logits * self.scale
+
+    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+        logits = self.logits(hidden, embedding)
+        return F.cross_entropy(logits.mT, targets, ignore_index=IGNORED, reduction="none")
+
+    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        logits = self.logits(hidden, embedding)
         if targets is None:
             return logits, {}
         if mask is not None and mask.shape == targets.shape:
