@@ -55,7 +55,7 @@ def test_evaluation_judges_every_token_but_the_first_once_in_lanes_that_continue
     for number, batch in enumerate(batches):
         assert batch["fresh"].tolist() == [number == 0] * rows
         real = batch["targets"] != -100
-        assert real.equal(batch.get("mask", torch.ones_like(real)))
+        assert bool(real.all()) or number == len(batches) - 1
         assert batch["targets"][real].equal(batch["tokens"][real] + 1)
         for lane, targets, kept in zip(lanes, batch["targets"], real, strict=True):
             lane += targets[kept].tolist()

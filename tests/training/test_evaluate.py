@@ -17,6 +17,7 @@ from formers.data import Bytes, Language, LastWord, Streams
 from formers.heads.base import cross_entropy
 from formers.model.model import Output
 from formers.training.evaluate import Stopped, evaluate, judge
+from formers.training.protocol import Protocol
 from formers.training.score import Words, live, perplexity
 from helpers import refused
 
@@ -211,7 +212,7 @@ def test_lanes_count_what_windows_count(model, size):
         rows = [stream[None, a : b + 1] for a, b in itertools.pairwise(edges)]
         nats = sum(float(model(row[:, :-1], targets=row[:, 1:]).loss) * (row.shape[1] - 1) for row in rows)
     assert found["loss"] == pytest.approx(nats / found["targets"], rel=1e-5)
-    assert found["protocol"].startswith(f"segments of 8 tokens in {size} lanes")
+    assert found["protocol"].startswith(f"segments of 8 tokens in {size} lane{'s' if size > 1 else ''}, ")
 
 
 def test_a_stop_is_heard_between_batches(model):
@@ -394,8 +395,8 @@ def test_the_verb_prints_the_figures_and_their_protocol(monkeypatch):
     said = json.loads(done.stdout.splitlines()[-1], parse_constant=pytest.fail)
     assert said == {"run": "some/run", "loss": 1.25, "perplexity": None, "perplexity_word": "inf", "protocol": "windows of 8 tokens"}
     del called["progress"]
-    wanted = {"folder": "some/run", "data": None, "size": 16, "part": "test", "context": 64, "stride": 32, "limit": 1000}
-    assert called == {**wanted, "checkpoint": "best", "device": "auto"}
+    wanted = {"folder": "some/run", "data": None, "size": 16, "part": "test", "limit": 1000, "checkpoint": "best", "device": "auto"}
+    assert called == {**wanted, "protocol": Protocol(segment=64, stride=32)}
     plain = CliRunner().invoke(app, words).stdout
     assert "windows of 8 tokens" in plain
     assert "inf" in plain

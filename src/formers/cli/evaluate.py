@@ -16,21 +16,42 @@ def evaluate(
         str | None, typer.Option(help="The data to judge by; the run's own unless given.", autocompletion=complete_data)
     ] = None,
     split: Annotated[str | None, typer.Option(help="Which part of the data: valid, test or train; the held-out one unless given.")] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens of a window; the model's length unless given.", min=1)] = None,
-    stride: Annotated[int | None, typer.Option(help="Tokens from one window to the next; less than the context overlaps.", min=1)] = None,
+    protocol: Annotated[
+        Literal["segments", "memory", "sliding"] | None,
+        typer.Option(
+            help="How a text is read: windows alone, segments with a memory, or a window for every token; the run's own unless given."
+        ),
+    ] = None,
+    attention_length: Annotated[
+        int | None,
+        typer.Option(help="How far a token sees back: the tokens of a window, or of the memory; the run's own unless given.", min=0),
+    ] = None,
+    segment: Annotated[
+        int | None,
+        typer.Option("--segment", "--context", help="Tokens read at a time: a segment, or without a memory a window.", min=1),
+    ] = None,
+    clamp: Annotated[int | None, typer.Option(help="Relative distances beyond it look like it.", min=1)] = None,
+    same_length: Annotated[
+        bool | None, typer.Option("--same-length/--no-same-length", help="With a memory: every token sees as many others.")
+    ] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens from one sliding window to the next; 1 unless given.", min=1)] = None,
     limit: Annotated[int | None, typer.Option(help="Judge the first so many tokens of a text, or rows of other data.", min=1)] = None,
-    batch: Annotated[int, typer.Option(help="How many sequences at a time.", min=1)] = 16,
+    batch: Annotated[
+        int, typer.Option(help="How many sequences at a time; with a memory the lanes of a text, 1 for one stream.", min=1)
+    ] = 16,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights.")] = "last",
     device: Annotated[str, typer.Option(help="Where to judge: cpu, cuda, mps; auto takes what is there.")] = "auto",
     json: Json = False,
 ) -> None:
     """Judge the model of RUN on held-out data: the figures, and the protocol that they were counted by."""
     from formers.training.log import finite, progress_bar
+    from formers.training.protocol import Protocol
     from formers.training.run import evaluate_run
 
+    asked = Protocol(kind=protocol, attention_length=attention_length, segment=segment, clamp=clamp, same_length=same_length, stride=stride)
     with progress_bar("judging") as tick:
         results = evaluate_run(
-            run, data, batch, part=split, context=context, stride=stride, limit=limit, checkpoint=checkpoint, device=device, progress=tick
+            run, data, batch, part=split, protocol=asked, limit=limit, checkpoint=checkpoint, device=device, progress=tick
         )
     named = {"run": str(run), **results}
     report(finite(named) if json else named, json)

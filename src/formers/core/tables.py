@@ -6,7 +6,7 @@ fake mode has tables of its own, and real ones are neither used nor harmed by it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
@@ -45,19 +45,19 @@ ROWS = 256
 _DERIVED: Any = WeakIdKeyDictionary()
 
 
-def derived(weight: Tensor, dtype: torch.dtype, rows: int, make: Callable[[int], Tensor]) -> Tensor:
+def derived(weight: Tensor, dtype: torch.dtype, rows: int, make: Callable[[int], Tensor], which: Hashable = None) -> Tensor:
     """The first rows of a table (n, rows, width) that make(rows) computes from a weight, in a type.
 
-    Where nothing is learnt it is kept as long as the weight stays as it is.
+    Where nothing is learnt it is kept as long as the weight stays as it is. `which` tells apart tables that are made of one weight.
     """
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or weight.is_inference():
         return make(rows).to(dtype)
     if torch.is_grad_enabled():
         _DERIVED.pop(weight, None)  # a fused optimiser, which may come next, does not count the weight's versions
         return make(rows).to(dtype)
-    mark = (weight._version, weight.data_ptr(), dtype)
-    known = _DERIVED.get(weight)
+    mark, tables = (weight._version, weight.data_ptr()), _DERIVED.setdefault(weight, {})
+    known = tables.get((dtype, which))
     if known is None or known[0] != mark or known[1].shape[1] < rows:
-        known = _DERIVED[weight] = (mark, make(-(-rows // ROWS) * ROWS).to(dtype))
+        known = tables[dtype, which] = (mark, make(-(-rows // ROWS) * ROWS).to(dtype))
     table: Tensor = known[1]
     return table[:, :rows]

@@ -41,7 +41,8 @@ class Streams:
     def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
         """A part in `size` lanes (fewer if it is tiny), segment by segment; each token but the very first is judged once.
 
-        Lanes overlap by one token and differ by at most one in length; where one has ended, targets are -100 and `mask` is False.
+        Lanes overlap by one token and differ by at most one in length: where one has ended, in the last batch alone, targets are -100. What
+        it reads there comes behind all that is judged, and needs no mask.
         """
         refuse_stride(stride)
         stream = self.parts[part]
@@ -53,9 +54,8 @@ class Streams:
             width = min(self.length, longest - begin)
             places = edges[:-1, None] + begin + torch.arange(width)
             real = places < edges[1:, None]
-            batch = {
+            yield {
                 "tokens": stream[places.clamp(max=count)].long(),
                 "targets": stream[(places + 1).clamp(max=count)].long().masked_fill(~real, IGNORED),
                 "fresh": torch.full((size,), begin == 0),
             }
-            yield batch if bool(real.all()) else {**batch, "mask": real}

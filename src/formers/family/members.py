@@ -14,12 +14,14 @@ from formers.model import Model, Spec, build
 
 
 class Member(NamedTuple):
-    """A named recipe, its presets (name to options), and the training settings its paper asks for."""
+    """A named recipe, its presets (name to options), and how its paper trains and judges it."""
 
     recipe: Callable[..., Spec]
     presets: Mapping[str, Mapping[str, Any]]
     training: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     """By preset, "" where none is chosen."""
+    evaluation: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    """By preset: how its paper reads a text to judge it, as options of training's `Protocol`."""
     never: Mapping[str, str] = MappingProxyType({})
     """Options that people look for and that the member cannot have, each with the sentence that says why."""
 
@@ -42,6 +44,7 @@ MEMBERS: dict[str, Member] = {
         transformer_xl.transformer_xl,
         {"base": transformer_xl.ENWIK8, "wikitext103": transformer_xl.WIKITEXT103},
         transformer_xl.TRAINING,
+        transformer_xl.EVALUATION,
     ),
     "adaptive-span": Member(
         adaptive_span.adaptive_span, {"base": adaptive_span.BASE, "large": adaptive_span.LARGE}, adaptive_span.TRAINING

@@ -60,7 +60,7 @@ class RelativeScore(ScoreModule):
 
     def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
         first = keys.start if isinstance(keys, (Range, Comb)) else 0
-        table = derived(self.r.weight, q.dtype, stream.positions.stop - first, self.table)
+        table = derived(self.r.weight, q.dtype, stream.positions.stop - first, self.table, self.clamp)
         return q + self.biases.u, ByDistance((q + self.biases.v) * scale, table, None, stream.positions, keys)  # E51
 
     def table(self, distances: int) -> Tensor:

@@ -50,7 +50,7 @@ def evaluate(
     limit: how many batches are judged at most; first: how many tokens of a text, or rows of other data.
     stop: asked before each batch; True raises Stopped. share: (rank, world), of which each judges every world-th batch.
     """
-    part = part or _held_out(batches)
+    part = part or held_out(batches)
     score = score_of(model, batches, tokenizer)
     rank, world = (0, 1) if batches.continues else share  # a state is carried from each batch to the next
     device = next(model.parameters()).device
@@ -97,7 +97,7 @@ def judge(
     results = evaluate(model, batches, tokenizer, size, limit, part, stride, first=first, stop=stop, share=share, progress=progress)
     if not isinstance(model, Seq2Seq):
         return results
-    pairs = batches.parts[part or _held_out(batches)]
+    pairs = batches.parts[part or held_out(batches)]
     count = _least(len(pairs), matches, first, limit and limit * size) or 0
     written, wanted = write(model, [pairs[i] for i in range(count)], stop, progress)
     made, how = bleu(written, wanted)
@@ -138,7 +138,8 @@ def bleu(written: list[str], wanted: list[str]) -> tuple[Figures, str]:
     return {"bleu": metric.corpus_score(written, [wanted]).score}, f"BLEU {metric.get_signature()}"
 
 
-def _held_out(batches: Batches) -> str:
+def held_out(batches: Batches) -> str:
+    """The part that is judged unless one is named."""
     return next((part for part in ("valid", "test") if part in batches.parts), "valid")
 
 

@@ -15,17 +15,18 @@ from formers.core import FormersError
 from formers.data import Reading, Rows
 from formers.data.files import parallel, resolved
 from formers.generation import generate, tokenizer_of
-from formers.model import Seq2Seq, load
+from formers.model import Model, Seq2Seq, load
 from formers.model.files import write_through
 from formers.training import checkpoint as checkpoints
 from formers.training.device import pick_device
-from formers.training.evaluate import Stopped, evaluate, judge
+from formers.training.evaluate import Stopped, evaluate, held_out, judge
 from formers.training.folder import BAD, RUN, read_facts
 from formers.training.interrupts import Interrupts
 from formers.training.log import Log
 from formers.training.loop import BAD_STEPS, Diverged, Loop, Piece, Step
+from formers.training.protocol import Protocol, is_text, read_by, refuse_short
 from formers.training.score import Figures, live
-from formers.training.task import task_of
+from formers.training.task import Task, task_of
 
 SAVE_SECONDS = 300.0
 """How often a run is saved that was not told."""
@@ -100,8 +101,9 @@ def finish(loop: Loop, log: Log, interrupts: Interrupts) -> dict[str, Any]:
     if loop.world.first:
         try:
             with log.part("judging") as tick:
+                model, batches, stride = read_by(loop.task.protocol.in_passing(), loop.model, loop.task.batches)
                 results = judge(
-                    loop.model, loop.task.batches, loop.task.tokenizer, loop.settings.batch, EXACT_MATCHES, loop.settings.final_batches,
+                    model, batches, loop.task.tokenizer, loop.settings.batch, EXACT_MATCHES, loop.settings.final_batches, None, stride,
                     stop=lambda: interrupts.caught, progress=tick,
                 )  # fmt: skip
         except Stopped:
@@ -160,8 +162,9 @@ def _judge_due(loop: Loop, before: float) -> bool:
 def _look(loop: Loop, log: Log) -> bool:
     """Judges the model on a part of the held-out data and lets it write a little; whether it is the best so far."""
     with log.part("judging") as tick:  # to its end, also after a signal: else a run that is stopped here would know less than another
+        model, batches, stride = read_by(loop.task.protocol.in_passing(), loop.model, loop.task.batches)
         held = evaluate(
-            loop.model, loop.task.batches, loop.task.tokenizer, loop.settings.batch, loop.settings.eval_batches,
+            model, batches, loop.task.tokenizer, loop.settings.batch, loop.settings.eval_batches, None, stride,
             share=(loop.world.rank, loop.world.size), progress=tick,
         )  # fmt: skip
     loss = float(held["loss"])
@@ -214,8 +217,7 @@ def evaluate_run(
     data: str | None = None,
     size: int = 16,
     part: str | None = None,
-    context: int | None = None,
-    stride: int | None = None,
+    protocol: Protocol = Protocol(),
     limit: int | None = None,
     checkpoint: Literal["last", "best"] = "last",
     device: str = "auto",
@@ -223,31 +225,57 @@ def evaluate_run(
 ) -> Figures:
     """The figures of a run's model on a part of its own data, or of other data, and the protocol that they were counted by.
 
-    context: tokens of a window, the model's length unless given; stride: tokens from one window to the next.
-    limit: how many tokens of a text are judged, or rows of other data.
+    protocol: how a text is read; what it leaves open is the run's own. limit: how many tokens of a text are judged, or rows of other data.
+    """
+    model, task, facts = open_run(run, data, part, protocol, checkpoint, device)
+    its_own = Protocol(**facts.get("protocol") or {})
+    chosen = read_by(protocol.over(its_own), model, task.batches)
+    results = judge(chosen.model, chosen.batches, task.tokenizer, size, part=part, stride=chosen.stride, first=limit, progress=progress)
+    if _is_whole(facts, data):
+        results["protocol"] = str(results["protocol"]).replace(" of valid", f" of {data}")
+    return {**results, "data": task.source}
+
+
+def open_run(
+    run: str | Path,
+    data: str | None = None,
+    part: str | None = None,
+    protocol: Protocol = Protocol(),
+    checkpoint: Literal["last", "best"] = "last",
+    device: str = "auto",
+) -> tuple[Model, Task, dict[str, Any]]:
+    """The model of a run, its own data or others as it reads them, and what the run says of itself.
+
+    What cannot be judged, or not by this protocol, is refused.
     """
     folder = Path(run)
     model = load(folder, pick_device(device), checkpoint)
     facts = read_facts(folder) if data is None or (folder / RUN).exists() else {}
-    reading = Reading(**facts.get("reading", {}))
-    source = facts["data"] if data is None else data
-    its_own = facts.get("data") in (source, resolved(source))
-    whole = not its_own and all(Path(file).is_file() for file in parallel(source))
+    source = str(facts["data"]) if data is None else data
+    reading, whole = Reading(**facts.get("reading", {})), _is_whole(facts, data)
     if whole and part is not None:
         raise FormersError(f"split={part} cannot be had of {source}: a file of your own is judged whole; leave it out.")
+    its_own = facts.get("data") in (source, resolved(source))
     if not its_own:  # a folder or a named set has its parts
         reading = reading.replace(valid=resolved(source) if whole else None)
-    spec = model.spec
-    if context is not None:
-        if spec.encoder is not None or not spec.head.streams:
-            raise FormersError(f"context={context} is for texts that are read in windows, which {spec.name} does not: leave it out.")
-        if spec.position.bounded and context > spec.length:
-            raise FormersError(f"context={context} does not fit the learned positions, whose table has length={spec.length}: use less.")
-        spec = spec.replace(length=context)
+    spec, asked = model.spec, {name: value for name, value in protocol if value is not None}
+    if asked and (spec.encoder is not None or not spec.head.streams):
+        name, value = next(iter(asked.items()))
+        raise FormersError(f"{name}={value} is for texts that are read in windows, which {spec.name} does not: leave it out.")
+    if asked:
+        chosen = protocol.over(Protocol(**facts.get("protocol") or {})).settled(spec)
+        spec = spec.replace(length=chosen.segment)
     task = task_of(spec, tokenizer_of(model), source, reading, model.labels)
     if its_own and task.fingerprint != facts["fingerprint"]:
         raise FormersError(f"the data of {folder} have changed since it was trained: restore them, or give --data with a copy of them.")
-    results = judge(model, task.batches, task.tokenizer, size, part=part, stride=stride, first=limit, progress=progress)
-    if whole:
-        results["protocol"] = str(results["protocol"]).replace(" of valid", f" of {source}")
-    return {**results, "data": task.source}
+    if asked and is_text(spec, task.batches):
+        part = part or held_out(task.batches)
+        refuse_short(protocol, chosen, len(task.batches.parts[part]) - 1, part)
+    elif asked and chosen.kind != "segments":
+        raise FormersError(f"the protocol {chosen.kind} is for a running text, and {source} is read row by row: leave it out.")
+    return model, task, facts
+
+
+def _is_whole(facts: dict[str, Any], data: str | None) -> bool:
+    """Whether data are a file of the user's own, which has no parts; not if they are what the run was trained on."""
+    return data is not None and facts.get("data") not in (data, resolved(data)) and all(Path(file).is_file() for file in parallel(data))

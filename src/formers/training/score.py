@@ -18,8 +18,11 @@ from torch import Tensor
 from formers.core import IGNORED
 from formers.data import Batch, Batches, Bytes, LastWord, Rows, Tokenizer
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
-from formers.model import Model, Seq2Seq
+from formers.memory import Recurrence
+from formers.model import Model, Seq2Seq, Spec
 from formers.model.model import Output
+from formers.patterns import Local
+from formers.score import Relative
 
 Figures = dict[str, float | int | str]
 
@@ -117,9 +120,9 @@ class TextScore(Score):
     rows = None
     extra = ("bytes", "characters", "words")
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, spec: Spec | None = None) -> None:
         super().__init__()
-        self.tokenizer = tokenizer
+        self.tokenizer, self.spec = tokenizer, spec
         self.lanes: list[Words] = []
 
     def read(self, batch: Batch, fresh: Tensor | None, judged: bool) -> None:
@@ -155,12 +158,16 @@ class TextScore(Score):
         width = min(batches.length, whole)
         step = min(stride or width, width)
         judged = int(self.sums["targets"])
+        seen = [] if self.spec is None else sight(self.spec, batches.continues)
         if batches.continues:
+            lanes = min(size, whole)
             share = _share(judged, whole, "tokens", part, "")
-            return f"segments of {width:,} tokens in {min(size, whole):,} lanes, each with the state of the one before, {share}"
-        how = "side by side" if step == width else f"one every {step:,}"
+            ways = f"{min(width, -(-whole // lanes)):,} tokens in {lanes:,} {'lanes' if lanes > 1 else 'lane'}"
+            more = f" ({', '.join(seen)})" if seen else ""
+            return f"segments of {ways}, each with the state of the one before{more}, {share}"
+        how = "side by side" if step == width else "one every token" if step == 1 else f"one every {step:,}"
         share = _share(judged, whole, "tokens", part)
-        return f"windows of {width:,} tokens {how} (context {width:,}, stride {step:,}), {share}"
+        return f"windows of {width:,} tokens {how} ({', '.join([f'context {width:,}', f'stride {step:,}', *seen])}), {share}"
 
 
 class RowScore(Score):
@@ -260,7 +267,16 @@ def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None) -> Sco
         return MaskedScore(tokenizer)
     if isinstance(head, Classify):
         return HitScore()
-    return TextScore(tokenizer) if head.writes else Score()
+    return TextScore(tokenizer, model.spec) if head.writes else Score()
+
+
+def sight(spec: Spec, continues: bool) -> list[str]:
+    """What else decides how far back a model looks, in words: its memory where it goes on from one, and its clamp."""
+    words = []
+    if continues and isinstance(spec.memory, Recurrence):
+        words.append(f"memory {spec.memory.length:,}")
+        words += ["same length"] if spec.pattern == Local(window=max(1, spec.memory.length)) else []
+    return [*words, f"clamp {spec.score.clamp:,}"] if isinstance(spec.score, Relative) and spec.score.clamp is not None else words
 
 
 def _share(judged: int, whole: int, what: str, part: str, which: str = "the first ") -> str:

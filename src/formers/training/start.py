@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from formers.training.folder import FORMAT, YAML, beginning, begun, claimed, com
 from formers.training.interrupts import Interrupts, terminable
 from formers.training.log import Log
 from formers.training.loop import Loop
+from formers.training.protocol import Protocol, is_text
 from formers.training.run import finish, run, save
 from formers.training.task import Task, prepare, task_of
 
@@ -89,13 +90,14 @@ def train(
             task = _in_turn(place, quiet, lambda: prepare(member, data, preset, sizes, reading))
         else:
             task = _in_turn(place, quiet, lambda: _continued(member, Path(from_run), str(data), preset, sizes, reading))
+        task = _judged_as(task, find_member(member).evaluation.get(preset or "", {}))
         torch.manual_seed(seed)
         loop = Loop(_model(task, where), task, chosen, place)
         if from_run is not None:
             load_weights(loop.model, find(Path(from_run)), but="head." if isinstance(task.spec.head, Classify) else None)
         facts = {
             "format": FORMAT, "member": member, "preset": preset, "data": task.source, "about": task.about, "fingerprint": task.fingerprint,
-            "reading": dict(reading), "sizes": sizes, "settings": dict(chosen),
+            "reading": dict(reading), "sizes": sizes, "settings": dict(chosen), "protocol": dict(task.protocol),
             "spec": task.spec.model_dump(mode="json"), "parameters": loop.model.parameter_count(), "device": str(where),
             "from": None if from_run is None else str(Path(from_run).resolve()), "processes": place.size,
             "versions": versions(), "command": command(), "track": track, "finished": False,
@@ -232,7 +234,13 @@ def _again(facts: dict[str, Any], found: Path) -> Task:
     config = read_config(found)
     tokenizer = load_tokenizer(config, found)
     assert tokenizer is not None
-    return task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading(**facts["reading"]), config["labels"])
+    task = task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading(**facts["reading"]), config["labels"])
+    return _judged_as(task, facts.get("protocol") or {})
+
+
+def _judged_as(task: Task, protocol: Mapping[str, Any]) -> Task:
+    """The task with the protocol that its texts are judged by, nothing in it left open."""
+    return task._replace(protocol=Protocol(**protocol).settled(task.spec)) if is_text(task.spec, task.batches) else task
 
 
 def _continued(member: str, run: Path, data: str, preset: str | None, sizes: dict[str, Any], reading: Reading) -> Task:

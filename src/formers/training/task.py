@@ -32,6 +32,7 @@ from formers.family.members import member as find_member
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
 from formers.memory import NoMemory
 from formers.model import Spec, check
+from formers.training.protocol import Protocol
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class Task(NamedTuple):
     """The classes in the order of their numbers."""
     source: str = ""
     """What opens the data again, from any folder."""
+    protocol: Protocol = Protocol()
+    """How texts are read to be judged."""
 
 
 def prepare(
