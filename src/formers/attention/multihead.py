@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +26,6 @@ from formers.score import ByDistance
 from formers.score.base import ScoreModule
 
 EVERYTHING = Full()
-Past = TypeVar("Past", Cache, Hidden)
 
 
 class Attention(Slot):
@@ -132,7 +130,8 @@ class SelfAttention(_Heads):
             pattern = pattern.of(x.shape[1])
         reach = None if self.score is None else self.score.reach(step)
         if past is not None and reach is not None:
-            past = within(past, reach)
+            # Of hidden states the empty places come first, so that the last ones are the newest in every row.
+            past = past.last(reach) if isinstance(past, Hidden) else within(past, reach)
         q, cache = self.recall(x, past, stream.positions)
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
         valid = None if pattern.is_causal else stream.valid
@@ -187,10 +186,10 @@ class CrossAttention(_Heads):
         return y, replace(cache.detach(), positions=real(cache.positions, valid)) if stream.keep else None
 
 
-def within(past: Past, reach: int) -> Past:
+def within(past: Cache, reach: int) -> Cache:
     """The past without keys that surely stand `reach` places back or further."""
-    if isinstance(past, Hidden) or isinstance(past.positions, Range):
-        return past.last(reach)  # of hidden states the empty places come first, so that the last ones are the newest in every row
+    if isinstance(past.positions, Range):
+        return past.last(reach)
     # Rows that stand at different positions agree in this: a key that many solid places back is at least as many tokens back.
     return past.last(reach) if isinstance(past.positions, Index) and past.solid >= reach else past
 

@@ -75,7 +75,7 @@ def _count(member: str, options: dict[str, Any]) -> int:
     known = find_member(member).options
     spec = member_spec(member, **{"vocab": BYTES, **{name: value for name, value in options.items() if name in known}})
     with torch.device("meta"):
-        return build(spec).parameter_count()
+        return build(spec).parameter_count(training=False)
 
 
 def compare(

@@ -110,11 +110,11 @@ class Costs:
         with self.fake:
             inputs, targets = example(self.spec, self.batch, length)
             forward, out = self._pass(inputs)
-            training = None if targets is None else self._train(inputs, targets)
             decoding = state = held = None
-            if out.state is not None:
+            if out.state is not None:  # before the training step, which lets go of tables that are kept for decoding
                 state = _bytes(_tensors(out.state))
                 decoding, held = self._decode(out.state)
+            training = None if targets is None else self._train(inputs, targets)
         return Cost(length, self.batch, allowed_share(self.spec, length), forward, training, decoding, state, held)
 
     def forward(self, length: int) -> Step:
