@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -16,6 +17,10 @@ class Embeds(Protocol):
 
     weight: Tensor | None
     """The table (vocab, dim); None where there is none, or more than one."""
+    tables: Sequence[Tensor] | nn.ParameterList
+    """Tables (words, width) of clusters of tokens, where there is more than one."""
+    projections: Sequence[Tensor] | nn.ParameterList
+    """What brings the vectors of each table into the stream (dim, width)."""
 
 
 class HeadModule(nn.Module):
@@ -30,8 +35,8 @@ class HeadModule(nn.Module):
         return None, {}
 
     def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
-        """The loss (batch, length) of every target by itself, 0 at -100, of hidden (batch, length, dim)."""
-        raise FormersError("this head does not tell the loss of every token: use a model with the LanguageModel head.")
+        """The loss (batch, length) of each target of hidden (batch, length, dim), 0 where it is -100."""
+        raise FormersError(f"a {type(self).__name__} does not predict tokens one by one: use the head of a language model.")
 
 
 class Head(Slot):
@@ -47,6 +52,10 @@ class Head(Slot):
         """Whether it predicts the next token, so that the model can write."""
         return False
 
+    def tables(self, vocab: int, dim: int) -> tuple[tuple[int, int], ...]:
+        """Words and width of each of the tables that embed the tokens, where these are not one table as wide as the stream."""
+        return ()
+
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
         """The module; `scale` multiplies logits that are made with the embedding table."""
         return HeadModule()
@@ -57,7 +66,17 @@ class NoHead(Head):
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Mean of -sum_c t_c log p_c over targets that are not -100; t is one-hot, smoothed towards uniform; 0 if none counts.  E15"""
+    """The mean of what `token_nats` gives over the targets that count."""
+    return mean(token_nats(logits, targets, smoothing), targets)
+
+
+def mean(nats: Tensor, targets: Tensor) -> Tensor:
+    """The mean loss of the targets that are not -100; 0 if none counts."""
+    return nats.sum() / (targets != IGNORED).sum().clamp(min=1)
+
+
+def token_nats(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """-sum_c t_c log p_c of each target, 0 where it is -100; t is one-hot, smoothed towards uniform.  E15"""
     if targets.shape != logits.shape[:-1] or targets.dtype != torch.int64:
         raise FormersError(
             f"targets are {targets.dtype} of shape {tuple(targets.shape)}: give int64 of shape {tuple(logits.shape[:-1])}, -100 = ignored."
@@ -66,8 +85,8 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Te
     if flat.dtype in (torch.float16, torch.bfloat16):
         flat = flat.float()  # a sum over thousands of targets leaves their range or their precision
     try:
-        total = F.cross_entropy(flat, goal, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)  # E15
+        nats = F.cross_entropy(flat, goal, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)  # E15
     except IndexError:
         wrong = goal[(goal != IGNORED) & ((goal < 0) | (goal >= flat.shape[-1]))][0].item()
         raise FormersError(f"target {wrong} is not a class: targets must be 0 ... {flat.shape[-1] - 1}, or -100 to ignore.") from None
-    return total / (goal != IGNORED).sum().clamp(min=1)
+    return nats.view(targets.shape)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import IGNORED, Sizes
-from formers.heads.base import Embeds, Head, HeadModule, cross_entropy
+from formers.heads.base import Embeds, Head, HeadModule, cross_entropy, token_nats
 
 
 class LanguageModel(Head):
@@ -54,21 +54,19 @@ class TokenHead(HeadModule):
         self.scale = scale if tied else 1.0
         self.smoothing = smoothing
 
-    def logits(self, hidden: Tensor, embedding: Embeds) -> Tensor:
-        """Logits (batch, length, vocab) of hidden (batch, length, dim)."""
-        weight = embedding.weight if self.weight is None else self.weight
-        assert weight is not None
-        logits = F.linear(hidden, weight)  # E16
-        return logits if self.scale == 1.0 else logits * self.scale
-
-    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
-        logits = self.logits(hidden, embedding)
-        return F.cross_entropy(logits.mT, targets, ignore_index=IGNORED, reduction="none")
-
     def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        logits = self.logits(hidden, embedding)
+        logits = self._logits(hidden, embedding)
         if targets is None:
             return logits, {}
         if mask is not None and mask.shape == targets.shape:
             targets = targets.masked_fill(~mask, IGNORED)
         return logits, {"cross_entropy": cross_entropy(logits, targets, self.smoothing if self.training else 0.0)}
+
+    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+        return token_nats(self._logits(hidden, embedding), targets)
+
+    def _logits(self, hidden: Tensor, embedding: Embeds) -> Tensor:
+        weight = embedding.weight if self.weight is None else self.weight
+        assert weight is not None
+        logits = F.linear(hidden, weight)  # E16
+        return logits * self.scale if self.scale != 1.0 else logits
