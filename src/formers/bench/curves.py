@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from formers.core import FormersError
+from formers.inspect.curves import COLOURS
 from formers.inspect.picture import FAINT, TEXT, new_figure, save_figure, tidy, write_caption
 
-COLOURS = ("#23508e", "#c4572b", "#2e8b6d", "#8a4fa3", "#b8860b", "#3aa0c4", "#b03060")
 WHOLE = {"causal": "solid", "full": "dashed"}
 """How the lines of the fused kernel are drawn, which are grey."""
 

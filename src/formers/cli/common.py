@@ -50,6 +50,14 @@ def wrote(path: Path, json: bool) -> None:
     (notice if json else print)(f"wrote {path}")
 
 
+def check_suffix(out: Path | None, known: tuple[str, ...]) -> None:
+    """Refuses the name of a file before anything is computed for it."""
+    if out is not None and out.suffix.lower() not in known:
+        from formers.core import FormersError
+
+        raise FormersError(f"{out.name!r} is no name for this: end it in {', '.join(known[:-1])} or {known[-1]}.")
+
+
 def report(results: Mapping[str, object], json: bool) -> None:
     """Prints results, one a line, or as the last line one JSON object."""
     if json:

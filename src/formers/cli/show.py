@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Run, print_json, wrote
+from formers.cli import measure
+from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Run, check_suffix, print_json, wrote
 from formers.cli.complete import complete_member, complete_pattern, complete_pattern_set
 from formers.cli.options import parse_set
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
     from formers.inspect import View
 
-app = typer.Typer(help="Draw attention, an alignment, a pattern, the positions or a member.", no_args_is_help=True)
+app = typer.Typer(help="Draw attention, an alignment, a pattern, positions, losses, context or a member.", no_args_is_help=True)
+app.command("losses")(measure.losses)
+app.command("context")(measure.context)
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write a picture, .png or .svg, instead of drawing in the terminal.")]
 
@@ -129,7 +132,7 @@ def attention(
     from formers.inspect import attention_facts, find_view, save_attention_page, save_heads, save_map, views_of
     from formers.model import load
 
-    _check_suffix(out, (PAGE, ".png", ".svg"))
+    check_suffix(out, (PAGE, ".png", ".svg"))
     model = load(run, "cpu", checkpoint)
     views = views_of(model, text, target)
     place = find_view(views, view)
@@ -167,7 +170,7 @@ def alignment(
     from formers.inspect import alignment_of, attention_facts, by_words, save_map, views_of
     from formers.model import Seq2Seq, load
 
-    _check_suffix(out, (".png", ".svg"))
+    check_suffix(out, (".png", ".svg"))
     model = load(run, "cpu", checkpoint)
     if not isinstance(model, Seq2Seq):
         raise FormersError(f"{model.spec.name or run} has no cross-attention, so nothing to align: use `formers show attention` instead.")
@@ -185,14 +188,6 @@ def alignment(
 def _named(member: str | None, run: Path) -> str:
     """A model in a caption: its member and the folder it comes from."""
     return ", ".join(word for word in (member, run.resolve().name) if word)
-
-
-def _check_suffix(out: Path | None, known: tuple[str, ...]) -> None:
-    """Refuses the name of a file before anything is computed for it."""
-    if out is not None and out.suffix.lower() not in known:
-        from formers.core import FormersError
-
-        raise FormersError(f"{out.name!r} is no name for this: end it in {', '.join(known[:-1])} or {known[-1]}.")
 
 
 def _print_map(view: View, layer: int | None, head: int | None) -> None:

@@ -29,12 +29,16 @@ class Reader:
     A model with absolute positions has only seen those below its training length. Beyond it the older half of the window is
     forgotten and the rest read again from position 0, so that half a window is written between two readings; the log says so
     once. Rows slide together: those that will must have equal lengths.
+
+    A model with a memory reads as it was trained to, in segments of its training length that each go on from the one before: a prompt
+    may be as long as one likes, and costs no more than its length.
     """
 
     def __init__(self, model: Model, rows: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None) -> None:
         self.model, self.rows = model, [list(row) for row in rows]
         self.device = next(model.parameters()).device
         self.limit = limit_of(model)
+        self.segment = None if model.spec.memory.limit is None else model.spec.length
         self.state: State | None = None
         self.unread: Tensor | None = None
         """(rows, 1), the tokens written last."""
@@ -77,16 +81,28 @@ class Reader:
         if sources and reader is not None and reader.position.absolute and max(map(len, sources)) > reader.length:
             self._say("the source is longer than %d tokens, the length the model was trained on: it may not be understood", reader.length)
         tokens, mask = pad(read)
-        even = bool(mask.all())
-        state = self.model.initial_state(len(read))
-        logits = self._run(tokens.to(self.device), None if even else mask.to(self.device), state, sources)
-        last = logits[:, -1] if even else logits[torch.arange(len(read)), mask.sum(dim=1) - 1]
+        self.state, last = self.model.initial_state(len(read)), None
+        width = self.segment or tokens.shape[1]
+        for piece, real in zip(torch.split(tokens, width, dim=1), torch.split(mask, width, dim=1), strict=True):
+            last = self._next(piece, real, last, sources)
+        assert last is not None
         if len(read) == len(keys):
             return last
         assert self.state is not None
         index = torch.tensor([different[key] for key in keys], device=self.device)
         self.state = self.state.select(index)
         return last[index]
+
+    def _next(self, tokens: Tensor, mask: Tensor, before: Tensor | None, sources: Sequence[Sequence[int]] | None) -> Tensor:
+        """Logits (rows, vocab) behind the last token of every row so far, of which these are the next; a row may have ended before."""
+        assert self.state is not None
+        even = bool(mask.all())
+        logits = self._run(tokens.to(self.device), None if even else mask.to(self.device), self.state, sources)
+        if even:
+            return logits[:, -1]
+        counts = mask.sum(dim=1).to(self.device)
+        last = logits[torch.arange(len(tokens), device=self.device), (counts - 1).clamp(min=0)]
+        return last if before is None else torch.where(counts[:, None] > 0, last, before)
 
     def _say(self, words: str, length: int) -> None:
         """Says once of a model that it reads more than it was trained on."""

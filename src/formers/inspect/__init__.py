@@ -3,9 +3,12 @@
 from formers.inspect.attention import attention_facts, draw_map, save_heads, save_map
 from formers.inspect.attention_page import attention_page, save_attention_page
 from formers.inspect.blocks import draw_block
+from formers.inspect.context import Contexts, context_facts, context_panels, context_words, run_contexts
 from formers.inspect.cost import Cost, Costs
+from formers.inspect.curves import draw_curves, save_panels
 from formers.inspect.explain import explain_facts, subject
 from formers.inspect.explanation import explanation
+from formers.inspect.losses import Losses, losses_facts, losses_panel, run_losses
 from formers.inspect.members import describe_member, list_members, member_facts, members_facts
 from formers.inspect.parameters import parameter_parts
 from formers.inspect.patterns import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
@@ -14,15 +17,21 @@ from formers.inspect.tokens import token_labels
 from formers.inspect.views import View, alignment_of, by_words, find_view, views_of
 
 __all__ = [
+    "Contexts",
     "Cost",
     "Costs",
+    "Losses",
     "View",
     "alignment_of",
     "attention_facts",
     "attention_page",
     "by_words",
+    "context_facts",
+    "context_panels",
+    "context_words",
     "describe_member",
     "draw_block",
+    "draw_curves",
     "draw_map",
     "draw_pattern",
     "draw_positions",
@@ -30,6 +39,8 @@ __all__ = [
     "explanation",
     "find_view",
     "list_members",
+    "losses_facts",
+    "losses_panel",
     "member_facts",
     "members_facts",
     "parameter_parts",
@@ -37,10 +48,13 @@ __all__ = [
     "pattern_named",
     "pattern_names",
     "positions_facts",
+    "run_contexts",
+    "run_losses",
     "run_table",
     "save_attention_page",
     "save_heads",
     "save_map",
+    "save_panels",
     "save_pattern",
     "save_positions",
     "sinusoid_table",

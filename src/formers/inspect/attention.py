@@ -30,6 +30,8 @@ SHADES = "·░▒▓█"
 """No weight at all, and then up to 1/16, 1/4, 9/16 and 1."""
 LOW, HIGH = "#f6f8fb", "#123e80"
 """The colours of 0 and 1, as on the page."""
+PAST = "#b4560a"
+"""The line between a memory and its segment, as on the page."""
 
 
 def save_heads(view: View, path: str | Path, model: str = "") -> Path:
@@ -45,7 +47,7 @@ def save_heads(view: View, path: str | Path, model: str = "") -> Path:
     for layer in range(view.layers):
         for head in range(view.heads):
             axes = panels[layer][head]
-            image = _paint(axes, view.weights[layer, head])
+            image = _paint(axes, view.weights[layer, head], view.memory)
             axes.set_xticks([])
             axes.set_yticks([])
             axes.set_box_aspect(tall / side)
@@ -71,7 +73,7 @@ def save_map(view: View, path: str | Path, layer: int | None = None, head: int |
     cell = min(0.34, (11.0 if longest <= LABELS else 6.5) / longest)
     figure = new_figure(path, max(3.6, cell * keys + 2.4), max(2.8, cell * queries + 2.2))
     axes = figure.subplots()
-    image = _paint(axes, weights)
+    image = _paint(axes, weights, view.memory)
     families, missing = fonts_for([*view.queries, *view.keys])
     for axis, labels in ((axes.xaxis, view.keys), (axes.yaxis, view.queries)):
         places = _places(labels)
@@ -95,7 +97,7 @@ def save_map(view: View, path: str | Path, layer: int | None = None, head: int |
 def draw_map(view: View, layer: int | None = None, head: int | None = None, columns: int = 80, encoding: str = "utf-8") -> str:
     """The map of a layer and a head as lines of at most `columns` characters: a row a query, a mark a key, its shade the weight.
 
-    Keys that do not fit stand together; a mark is then that of the strongest of its pairs.
+    Keys that do not fit stand together; a mark is then that of the strongest of its pairs. A line stands behind a memory's keys.
     """
     weights = view.chosen(layer, head)
     shown = str if has_unicode(encoding) else plain_label
@@ -103,12 +105,17 @@ def draw_map(view: View, layer: int | None = None, head: int | None = None, colu
     down = 1 if len(queries) <= 200 else math.ceil(len(queries) / 100)
     rows = queries if down == 1 else [str(row) for row in range(0, len(queries), down)]
     left = max(cell_len(label) for label in rows) + 2
-    room = max(columns - left, 8)
+    room = max(columns - left - (view.memory > 0), 8)
     wide = 2 if 2 * len(keys) <= room else 1
     across = math.ceil(len(keys) / room)
-    lines = _heading(keys, left, wide) if wide == 2 else [" " * left + ruler(math.ceil(len(keys) / across), 1, across)]
+    past = view.memory if wide == 2 else 0
+    lines = _heading(keys, left, wide, past) if wide == 2 else [" " * left + ruler(math.ceil(len(keys) / across), 1, across)]
+    before = math.ceil(view.memory / across)
     for label, marks in zip(rows, _pooled(weights, down, across).tolist(), strict=True):
-        lines.append(" " * (left - 1 - cell_len(label)) + label + " " + "".join(_mark(w) * wide for w in marks).rstrip())
+        shades = [_mark(w) * wide for w in marks]
+        if before:
+            shades.insert(before, "│")
+        lines.append(" " * (left - 1 - cell_len(label)) + label + " " + "".join(shades).rstrip())
     words = f"{view.title}, {which(view, layer, head)}: {view.sides[0]} down, {view.sides[1]} across. {view.note}".rstrip()
     if down * across > 1:
         words += f" Each mark is the strongest of {across} keys {TIMES} {down} queries."
@@ -125,6 +132,7 @@ def attention_facts(view: View) -> dict[str, Any]:
         "heads": view.heads,
         "queries": view.queries,
         "keys": view.keys,
+        "memory": view.memory,
         "weights": [[[[round(w, 4) for w in row] for row in head] for head in layer] for layer in weights.tolist()],
     }
 
@@ -133,12 +141,14 @@ def _titled(view: View, model: str) -> str:
     return f"{view.title.capitalize()} of {model}" if model else view.title.capitalize()
 
 
-def _paint(axes: Any, weights: Tensor) -> Any:
-    """A map on axes, a row a query, in one hue from white to dark."""
+def _paint(axes: Any, weights: Tensor, memory: int) -> Any:
+    """A map on axes, a row a query, in one hue from white to dark; a line stands behind the keys of a memory."""
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
     colours = LinearSegmentedColormap.from_list("attention", [LOW, HIGH])
     queries, keys = weights.shape
+    if memory:
+        axes.axvline(memory, color=PAST, linewidth=1.0)
     # "antialiased" loses no row where there are more of them than pixels
     return axes.imshow(
         weights.numpy(), cmap=colours, norm=PowerNorm(0.5, 0, 1), interpolation="antialiased", aspect="auto", extent=(0, keys, queries, 0)
@@ -162,11 +172,15 @@ def _short(label: str) -> str:
     return label if len(label) <= LONG else label[: LONG - 1] + "…"
 
 
-def _heading(keys: list[str], left: int, wide: int) -> list[str]:
-    """The labels of columns, written downwards above them."""
+def _heading(keys: list[str], left: int, wide: int, past: int) -> list[str]:
+    """The labels of columns, written downwards above them; a line stands behind those of the past."""
     height = max(map(len, keys))
     upright = [label.rjust(height) for label in keys]
-    return [(" " * left + "".join(set_cell_size(label[line], wide) for label in upright)).rstrip() for line in range(height)]
+    lines = []
+    for line in range(height):
+        cells = [set_cell_size(label[line], wide) for label in upright]
+        lines.append((" " * left + "".join([*cells[:past], *("│" if past else ""), *cells[past:]])).rstrip())
+    return lines
 
 
 def _pooled(weights: Tensor, down: int, across: int) -> Tensor:

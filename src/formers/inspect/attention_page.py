@@ -88,6 +88,7 @@ def _packed(view: View, bits: int) -> dict[str, Any]:
         "note": view.note,
         "same": view.same,
         "projected": view.projected,
+        "memory": view.memory,
         "layers": view.layers,
         "heads": view.heads,
         "bits": bits,

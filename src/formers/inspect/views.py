@@ -16,7 +16,7 @@ from formers.core import FormersError
 from formers.data import Tokenizer
 from formers.generation import generate, tokenizer_of
 from formers.inspect.tokens import CLOSE, OPEN, label_bytes, token_labels, visible
-from formers.model import Model, Seq2Seq, Spec, StackModel
+from formers.model import Model, Seq2Seq, Spec, StackModel, evaluating
 
 SELF, ENCODER, CROSS, ALIGNMENT = "self-attention", "encoder self-attention", "cross-attention", "alignment"
 KINDS = {"self": SELF, "encoder": ENCODER, "cross": CROSS}
@@ -44,6 +44,8 @@ class View:
     """(layers, heads, queries, keys), float32; rows sum to 1 or are 0."""
     projected: bool = False
     """Whether the keys are made of many tokens each, and are numbered."""
+    memory: int = 0
+    """How many of the keys, the first ones, are the memory: tokens of segments that were read before."""
 
     def __post_init__(self) -> None:
         wanted = (len(self.queries), len(self.keys))
@@ -78,6 +80,8 @@ class View:
     @property
     def note(self) -> str:
         """What needs saying about rows or columns."""
+        if self.memory:
+            return f"The first {self.memory} keys are the memory, tokens that were read before this segment."
         return MIXTURES if self.projected else NOTES.get(self.title, "")
 
     def chosen(self, layer: int | None = None, head: int | None = None) -> Tensor:
@@ -93,6 +97,7 @@ class View:
 def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
     """What a model's attention looks at while it reads a text: one view, or of an encoder-decoder the encoder's, the decoder's and the
     cross-attention. An encoder-decoder's text is its source; its target is what it writes, the likeliest token each time, unless given.
+    A model with a memory reads a text in segments, and the view is of the last one: its keys are the memory's tokens and its own.
     """
     tokenizer = tokenizer_of(model)
     device = next(model.parameters()).device
@@ -106,7 +111,28 @@ def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
         raise FormersError(f"{model.spec.name or 'this model'} reads one text and writes no target: leave the target out.")
     if not isinstance(model, StackModel):
         raise FormersError(f"{model.spec.name or 'this model'} has no attention to look at: use a member that has.")
-    return [_view(SELF, model.spec, token_labels(tokenizer, source), model.inspect(read).attention)]
+    *before, segment = in_segments(model.spec, read)
+    state = model.initial_state(1) if before else None
+    with evaluating(model), torch.no_grad():
+        for piece in before:
+            state = model(piece, state=state).state
+    labels, maps = token_labels(tokenizer, source), model.inspect(segment, state=state).attention
+    if not before:
+        return [_view(SELF, model.spec, labels, maps)]
+    queries, keys = maps[0].shape[2:]
+    return [View(SELF, labels[-queries:], labels[-keys:], _stacked(maps), memory=keys - queries)]
+
+
+def in_segments(spec: Spec, tokens: Tensor) -> tuple[Tensor, ...]:
+    """Tokens (rows, length) in the segments that a model with a memory reads, the first one as short as makes the last one whole.
+
+    A model without a memory reads everything at once.
+    """
+    length = tokens.shape[1]
+    if spec.memory.limit is None or length <= spec.length:
+        return (tokens,)
+    over = length % spec.length
+    return torch.split(tokens, [*([over] if over else []), *[spec.length] * (length // spec.length)], dim=1)
 
 
 def _two_sided(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str | None) -> list[View]:
@@ -180,7 +206,8 @@ def by_words(view: View) -> View:
     if len(queries) < len(view.queries):
         counts = torch.tensor([len(word) for word in queries])
         weights = _sums(weights, queries, dim=2) / counts[:, None]
-    return replace(view, queries=_named(view.queries, queries), keys=_named(view.keys, keys), weights=weights)
+    memory = sum(word.start < view.memory for word in keys)
+    return replace(view, queries=_named(view.queries, queries), keys=_named(view.keys, keys), weights=weights, memory=memory)
 
 
 def _words(labels: Sequence[str]) -> list[range]:

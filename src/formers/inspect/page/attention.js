@@ -141,6 +141,7 @@
       const box = make("div", { className: letters < 2 ? "tokens small" : "tokens" });
       box.dataset.side = side;
       v[side].forEach((label, place) => {
+        if (side === "keys" && place === v.memory && place) box.append(make("div", { className: "break past", textContent: "↑ memory, segment ↓" }));
         const token = make("button", { type: "button", className: "token", textContent: label });
         token.dataset.place = String(place);
         tokens[side].push(token);
@@ -236,7 +237,8 @@
     const verb = now.reverse ? "is attended by" : "attends to";
     $("says").textContent = `${named(v[from], now.token)} ${order.length ? verb : now.reverse ? "is attended by nothing" : "attends to nothing"}`;
     $("list").replaceChildren(...order.map((place) => {
-      const name = make("span", { className: "name", textContent: v[to][place] }, make("small", { textContent: ` [${place}]` }));
+      const past = to === "keys" && place < v.memory ? ", memory" : "";
+      const name = make("span", { className: "name", textContent: v[to][place] }, make("small", { textContent: ` [${place}${past}]` }));
       const item = make("li", {}, name, make("span", { className: "number", textContent: percent(shares[place]) }));
       item.style.setProperty("--share", String(shares[place]));
       return item;
@@ -306,6 +308,12 @@
     context.strokeRect(left + 0.5, top + 0.5, Math.max(0, width - 1), Math.max(0, height - 1));
     context.lineWidth = tall < 4 ? 1 : 1.5;
     context.strokeStyle = colour.mark;
+    if (v.memory) {
+      context.beginPath();
+      context.moveTo(left + v.memory * wide, 0);
+      context.lineTo(left + v.memory * wide, top + height);
+      context.stroke();
+    }
     if (at.row !== undefined) context.strokeRect(left, top + at.row * tall, width, Math.max(tall, 2));
     if (at.column !== undefined) context.strokeRect(left + at.column * wide, top, Math.max(wide, 2), height);
   };

@@ -1,0 +1,99 @@
+"""`formers show losses` and `formers show context`: what trained models do with their context, measured on held-out text and drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from formers.cli.common import Json, check_suffix, print_json, wrote
+from formers.cli.complete import complete_data, complete_run
+
+Runs = Annotated[list[Path], typer.Argument(help="One run or more.", autocompletion=complete_run)]
+Data = Annotated[str | None, typer.Option(help="The data to judge by; each run's own unless given.", autocompletion=complete_data)]
+Split = Annotated[str | None, typer.Option(help="Which part of the data: valid, test or train; the held-out one unless given.")]
+Checkpoint = Annotated[Literal["last", "best"], typer.Option(help="Which of the runs' weights: last or best.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write a picture, .png or .svg, instead of drawing in the terminal.")]
+
+
+def losses(
+    runs: Runs,
+    data: Data = None,
+    split: Split = None,
+    limit: Annotated[int, typer.Option(help="Judge the first so many tokens.", min=1)] = 100_000,
+    batch: Annotated[int, typer.Option(help="How many segments at a time.", min=1)] = 16,
+    checkpoint: Checkpoint = "last",
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Draw the loss by the position within the segment: what its first tokens cost. A run with a memory is drawn with it and without."""
+    check_suffix(out, (".png", ".svg"))
+    from formers.inspect import draw_curves, losses_facts, losses_panel, run_losses, save_panels
+    from formers.training.log import progress_bar
+
+    with progress_bar("judging") as tick:
+        found = [each for run in runs for each in run_losses(run, data, split, batch, limit, checkpoint, tick)]
+    panel = losses_panel(found)
+    if out is not None:
+        caption = "The mean loss by the position within the segment. A segment that is read alone begins with nothing to go by."
+        wrote(save_panels([panel], out, caption), json)
+    if json:
+        print_json(losses_facts(found))
+    elif out is None:
+        _print(draw_curves(panel, *_screen()))
+
+
+def context(
+    runs: Runs,
+    data: Data = None,
+    split: Split = None,
+    tokens: Annotated[int, typer.Option(help="How many tokens are judged, each with every context.", min=1)] = 500,
+    step: Annotated[int | None, typer.Option(help="From one context to the next; an eighth of the longest unless given.", min=1)] = None,
+    longest: Annotated[int | None, typer.Option(help="The longest context; twice what a model sees at once unless given.", min=2)] = None,
+    top: Annotated[
+        list[float] | None,
+        typer.Option(help="The share of tokens that count, hardest first; may be repeated; 0.1, 0.5 and 1 unless given.", min=0.0, max=1.0),
+    ] = None,
+    checkpoint: Checkpoint = "last",
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Draw the loss against the length of the context, and tell the relative effective context length of RUNS as a group."""
+    check_suffix(out, (".png", ".svg"))
+    from formers.inspect import context_facts, context_panels, context_words, draw_curves, run_contexts, save_panels
+    from formers.inspect.tables import add_row, new_table
+    from formers.training.log import progress_bar
+
+    tops = top or [0.1, 0.5, 1.0]
+    with progress_bar("judging") as tick:
+        found = run_contexts(runs, data, split, tokens, step, longest, checkpoint, tick)
+    panels = context_panels(found, tops[0])
+    if out is not None:
+        wrote(save_panels(panels, out, context_words(found)), json)
+    if json:
+        print_json(context_facts(found, tops))
+        return
+    if out is None:
+        _print(*(draw_curves(panel, *_screen()) for panel in panels))
+    table = new_table("effective context length", *(f"hardest {share:.0%}" for share in tops), right=len(tops))
+    lengths = [found.lengths(share) for share in tops]
+    for i, name in enumerate(found.names):
+        add_row(table, name, *(f"{row[i]:,}" if row[i] is not None else f"{found.contexts[-1]:,} or more" for row in lengths))
+    _print(table, context_words(found))
+
+
+def _screen() -> tuple[int, str]:
+    from rich.console import Console
+
+    console = Console()
+    return console.width, console.encoding
+
+
+def _print(*shown: object) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for each in shown:
+        console.print(each, markup=False, emoji=False, soft_wrap=isinstance(each, str) and "\n" in each)
+        console.print()

@@ -1,0 +1,109 @@
+"""Curves: several lines over one axis, drawn with letters in the terminal, or as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from formers.inspect.picture import FAINT, TEXT, new_figure, save_figure, tidy, write_caption
+from formers.inspect.terminal import lines_of, sayable
+
+COLOURS = ("#23508e", "#c4572b", "#2e8b6d", "#8a4fa3", "#b8860b", "#3aa0c4", "#b03060")
+ROWS = 16
+"""How many lines a drawing is high."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class Curve(NamedTuple):
+    """A line: y over x, which rises."""
+
+    name: str
+    x: list[float]
+    y: list[float]
+
+
+class Panel(NamedTuple):
+    """Some curves with one pair of axes."""
+
+    curves: list[Curve]
+    across: str
+    """What x is."""
+    up: str
+    """What y is."""
+    level: float | None = None
+    """A height that is marked."""
+
+
+def draw_curves(panel: Panel, columns: int = 80, encoding: str = "utf-8") -> str:
+    """The curves as lines of at most `columns` characters: a letter each, x by its logarithm; where two meet the later one is seen."""
+    known = [value for curve in panel.curves for value in curve.y if math.isfinite(value)]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    spread = (high - low) or 1.0
+    marks = {0: f"{high:.3g}", ROWS - 1: f"{low:.3g}", (ROWS - 1) // 2: f"{high - spread * ((ROWS - 1) // 2) / (ROWS - 1):.3g}"}
+    left = max(map(len, marks.values())) + 2
+    width = max(columns - left - 1, 16)
+    first, last = min(c.x[0] for c in panel.curves), max(c.x[-1] for c in panel.curves)
+    grid = [[" "] * width for _ in range(ROWS)]
+    for letter, curve in zip(LETTERS * len(panel.curves), panel.curves, strict=False):
+        for column in range(width):
+            x = first * (last / first) ** (column / (width - 1))
+            y = _at(curve, x)
+            if y is not None and math.isfinite(y):
+                grid[round((high - y) / spread * (ROWS - 1))][column] = letter
+    lines = [f" {panel.up}"]
+    lines += [f"{marks.get(row, ''):>{left - 1}} │{''.join(cells).rstrip()}" for row, cells in enumerate(grid)]
+    lines.append(" " * left + "└" + "─" * (width - 1))
+    lines.append(" " * left + _scale(first, last, width))
+    lines += lines_of(f"{panel.across}, from left to right", columns)
+    for letter, curve in zip(LETTERS * len(panel.curves), panel.curves, strict=False):
+        lines.append(f" {letter}  {curve.name}")
+    return sayable("\n".join(lines), encoding)
+
+
+def save_panels(panels: Sequence[Panel], path: str | Path, caption: str) -> Path:
+    """Writes panels side by side as a picture, .png or .svg, and returns its path."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    figure = new_figure(path, 5.4 * len(panels) + 1.0, 4.4)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for curve, colour in zip(panel.curves, COLOURS * len(panel.curves), strict=False):
+            mark: Any = "o" if len(curve.x) <= 16 else None
+            axes.plot(curve.x, curve.y, color=colour, linewidth=1.6, marker=mark, markersize=3, label=curve.name, zorder=2)
+        if panel.level is not None:
+            axes.axhline(panel.level, color="#888888", linestyle="dashed", linewidth=1.0, zorder=1)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(color=FAINT, linewidth=1.0, zorder=0)
+        tidy(axes)
+        axes.set_xlabel(panel.across, fontsize=8, color=TEXT)
+        axes.set_ylabel(panel.up, fontsize=8, color=TEXT)
+        for words in axes.legend(fontsize=8, frameon=False).get_texts():
+            words.set_parse_math(False)  # the name of a folder is no formula
+    write_caption(figure, caption)
+    return save_figure(figure, path)
+
+
+def _at(curve: Curve, x: float) -> float | None:
+    """The height of a curve at x, on straight lines between what is known; None beyond its ends."""
+    if not curve.x[0] <= x <= curve.x[-1] * (1 + 1e-9):
+        return None
+    right = next((i for i, known in enumerate(curve.x) if known >= x), len(curve.x) - 1)
+    if right == 0:
+        return curve.y[0]
+    share = min(1.0, (x - curve.x[right - 1]) / (curve.x[right] - curve.x[right - 1]))
+    return curve.y[right - 1] + share * (curve.y[right] - curve.y[right - 1])
+
+
+def _scale(first: float, last: float, width: int) -> str:
+    """Numbers below the columns where they stand, as many as fit, the ends among them."""
+    line = ""
+    for step in range(7):
+        column = round(step / 6 * (width - 1))
+        text = f"{first * (last / first) ** (step / 6):.0f}"
+        column = min(column, width - len(text))
+        if column >= len(line) + (2 if line else 0):
+            line = line.ljust(column) + text
+    return line
