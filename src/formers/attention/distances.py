@@ -9,20 +9,20 @@ Transformer-XL costs nothing, keys that a head's span has shut are never compute
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from formers.attention.bands import Tile, cut, joined
 from formers.attention.request import Request
 from formers.attention.tiles import EMPTY, LOG2E, SHUT, TILE, wide
 from formers.core import Range
 from formers.patterns import Causal, Local, Pattern
 from formers.score import ByDistance
 
-QUERIES = 64
-"""Queries of a tile."""
 FEWEST = 16
 """Below so many queries the whole term is as fast."""
 
@@ -74,54 +74,6 @@ def _band(pattern: Pattern) -> tuple[int, int | None] | None:
     return None
 
 
-class Tile(NamedTuple):
-    """Queries first ... stop-1 over keys low ... high-1, and their distances, the furthest first: of these some columns are open."""
-
-    first: int
-    stop: int
-    low: int
-    high: int
-    furthest: int
-    """The distance of column 0; it falls by one from column to column."""
-    open: slice
-    """The columns whose distances a query may see."""
-
-    @property
-    def rows(self) -> int:
-        return self.stop - self.first
-
-    @property
-    def keys(self) -> int:
-        return self.high - self.low
-
-    @property
-    def width(self) -> int:
-        """Columns of p: for the first query of a tile the last keys are later ones, for the last query the first keys are too far."""
-        return self.rows + self.keys - 1
-
-    def slice(self, size: int) -> slice:
-        """The open rows of a table of `size` distances, the furthest first."""
-        start = size - 1 - self.furthest
-        return slice(start + self.open.start, start + self.open.stop)
-
-
-def cut(n: int, m: int, offset: int, nearest: int, reach: int) -> Iterator[Tile]:
-    """The tiles of n queries, the first of them `offset` behind the first of m keys, that see distances nearest ... reach-1."""
-    for first in range(0, n, QUERIES):
-        stop = min(first + QUERIES, n)
-        low, high = max(0, offset + first - reach + 1), min(m, offset + stop - nearest)
-        if high > low:
-            furthest = offset + stop - 1 - low
-            yield Tile(
-                first,
-                stop,
-                low,
-                high,
-                furthest,
-                slice(max(0, furthest - reach + 1), furthest - max(nearest, offset + first - high + 1) + 1),
-            )
-
-
 class Head(NamedTuple):
     """One head of a few rows of a batch, in the type that is computed in; scores are logarithms to base 2."""
 
@@ -136,42 +88,57 @@ class Head(NamedTuple):
     level: Tensor | None
     """(1 or rows, 1 or n, distances), the furthest first; SHUT where keys are shut."""
 
-    def scores(self, tile: Tile, room: tuple[Tensor, Tensor]) -> Tensor:
-        """The scores (rows, queries, keys) of a tile, SHUT where a query may not look."""
-        count = len(self.q)
-        p = room[1][: count * tile.rows * tile.width].view(count, tile.rows, tile.width)
+    def scores(self, tile: Tile, room: Room) -> Tensor:
+        """The scores (groups, queries, keys) of a tile, SHUT where a query may not look."""
+        q, p = tile.queries(self.q), room.by_distance(tile, len(self.q))
         p[..., : tile.open.start].fill_(SHUT)
         p[..., tile.open.stop :].fill_(SHUT)
-        there = tile.slice(len(self.table))
-        flat = p.view(count * tile.rows, tile.width)[:, tile.open]
-        torch.mm(self.far[:, tile.first : tile.stop].reshape(count * tile.rows, -1), self.table[there].T, out=flat)
+        there = tile.distances(len(self.table))
+        flat = p.view(-1, tile.width)[:, tile.open]
+        torch.mm(tile.queries(self.far).reshape(len(flat), -1), self.table[there].T, out=flat)
         if self.level is not None:
-            level = self.level if self.level.shape[1] == 1 else self.level[:, tile.first : tile.stop]
-            p[..., tile.open].add_(level[..., there])
-        s = room[0][: count * tile.rows * tile.keys].view(count, tile.rows, tile.keys)
-        s.copy_(shifted(p, tile))  # E24
-        return s.baddbmm_(self.q[:, tile.first : tile.stop], self.k[:, tile.low : tile.high].mT)
+            p[..., tile.open].add_(queries_of(tile, self.level)[..., there])
+        s = room.by_key(tile, len(self.q))
+        s.copy_(tile.shifted(p))  # E24
+        return s.baddbmm_(q, tile.seen(self.k).mT)
 
 
-def shifted(p: Tensor, tile: Tile) -> Tensor:
-    """p (rows, queries, width) by distance as a view (rows, queries, keys) by key."""
-    return p.as_strided((len(p), tile.rows, tile.keys), (tile.rows * tile.width, tile.width - 1, 1), p.storage_offset() + tile.rows - 1)
+class Room(NamedTuple):
+    """Room for the scores of a tile, and for its terms by distance."""
+
+    keys: Tensor
+    distances: Tensor
+
+    def by_key(self, tile: Tile, rows: int) -> Tensor:
+        """(groups, queries, keys)."""
+        return self._part(self.keys, rows * tile.groups, tile.rows, tile.keys)
+
+    def by_distance(self, tile: Tile, rows: int) -> Tensor:
+        """(groups, queries, width)."""
+        return self._part(self.distances, rows * tile.groups, tile.rows, tile.width)
+
+    def _part(self, room: Tensor, *shape: int) -> Tensor:
+        return room[: math.prod(shape)].view(shape)
+
+
+def queries_of(tile: Tile, level: Tensor) -> Tensor:
+    """Of a level (1 or rows, 1 or n, distances) what is of a tile's queries, broadcasting to (groups, queries, distances)."""
+    return level if level.shape[1] == 1 else tile.queries(level)
 
 
 class Work(NamedTuple):
-    """What both directions share: the tiles of each head, how many rows of the batch are taken at a time, and room for a tile."""
+    """What both directions share: the tiles of each head, and how many rows of the batch are taken at a time."""
 
     tiles: list[list[Tile]]
     rows: int
     dtype: torch.dtype
     scale: float
 
-    def room(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Room for the scores of a tile, and for its p."""
-        tiles = [tile for head in self.tiles for tile in head]
-        sizes = (max(map(size, tiles), default=0) for size in (lambda t: t.rows * t.keys, lambda t: t.rows * t.width))
-        first, second = (like.new_empty(self.rows * size, dtype=self.dtype) for size in sizes)
-        return first, second
+    def room(self, like: Tensor) -> Room:
+        """Room for the largest tile."""
+        sizes = [(tile.groups * tile.rows * tile.keys, tile.groups * tile.rows * tile.width) for tiles in self.tiles for tile in tiles]
+        keys, distances = (like.new_empty(self.rows * max(each), dtype=self.dtype) for each in zip((0, 0), *sizes, strict=True))
+        return Room(keys, distances)
 
     def heads(self, batch: int) -> Iterator[tuple[slice, int, list[Tile]]]:
         """The rows and the head of each piece of work, and its tiles."""
@@ -182,38 +149,43 @@ class Work(NamedTuple):
     def head(self, q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, rows: slice, head: int) -> Head:
         """One head of some rows."""
         if level is not None:
-            level = level[rows if len(level) > 1 else slice(None), head if level.shape[1] > 1 else 0]
-            level = level.flip(-1).to(self.dtype).mul(LOG2E).clamp_(min=SHUT)
+            level = _level(level, rows, head).flip(-1).to(self.dtype).mul(LOG2E).clamp_(min=SHUT)
         here = [x[rows, head].to(self.dtype) for x in (q, k, v, far)]
         return Head(
             here[0] * (self.scale * LOG2E), here[1].contiguous(), here[2].contiguous(), here[3] * LOG2E,
-            table[head if len(table) > 1 else 0].flip(0).to(self.dtype), level,
+            _table(table, head).flip(0).to(self.dtype), level,
         )  # fmt: skip
+
+
+def _level(level: Tensor, rows: slice, head: int) -> Tensor:
+    """A head of some rows of a level, all of which may share one."""
+    return level[rows if len(level) > 1 else slice(None), head if level.shape[1] > 1 else 0]
+
+
+def _table(table: Tensor, head: int) -> Tensor:
+    """A head's table, which all may share."""
+    return table[head if len(table) > 1 else 0]
 
 
 def _work(q: Tensor, k: Tensor, scale: float, offset: int, nearest: int, reaches: list[int]) -> Work:
     made = {reach: list(cut(q.shape[2], k.shape[2], offset, nearest, reach)) for reach in set(reaches)}
+    most = TILE * torch.get_num_threads()
     largest = max((tile.rows * tile.width for tiles in made.values() for tile in tiles), default=1)
-    rows = max(1, min(q.shape[0], TILE * torch.get_num_threads() // largest))
+    rows = max(1, min(len(q), most // largest))
+    together = {reach: joined(tiles, most) for reach, tiles in made.items()}
+    if len(q) // rows * sum(map(len, made.values())) > len(q) * sum(map(len, together.values())):  # fewer pieces of work, row by row
+        made, rows = together, 1
     return Work([made[reach] for reach in reaches], rows, wide(q.dtype), scale)
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    far: Tensor,
-    table: Tensor,
-    level: Tensor | None,
-    scale: float,
-    offset: int,
-    nearest: int,
-    reaches: list[int],
-) -> tuple[Tensor, Tensor]:
-    """Attention (batch, heads, n, value_dim), and the logarithms of its sums (batch, heads, n)."""
+    q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None,
+    scale: float, offset: int, nearest: int, reaches: list[int],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Attention (batch, heads, n, value_dim), and the logarithms of its sums (batch, heads, n, 1)."""
     work = _work(q, k, scale, offset, nearest, reaches)
     out = v.new_zeros((*q.shape[:3], v.shape[3]))
-    lse = q.new_full(q.shape[:3], EMPTY, dtype=work.dtype)
+    lse = q.new_full((*q.shape[:3], 1), EMPTY, dtype=work.dtype)
     with torch.autocast(q.device.type, enabled=False):
         room = work.room(q)
         for rows, head, tiles in work.heads(len(q)):
@@ -223,9 +195,8 @@ def forward(
                 top = s.amax(dim=2, keepdim=True).clamp_(min=EMPTY)
                 s.sub_(top).exp2_()
                 total = s.sum(dim=2, keepdim=True).clamp_(min=1e-30)
-                y = torch.bmm(s, each.v[:, tile.low : tile.high])
-                out[rows, head, tile.first : tile.stop] = y.div_(total)
-                lse[rows, head, tile.first : tile.stop] = total.log2_().add_(top)[..., 0]
+                tile.queries(out[rows, head]).copy_(torch.bmm(s, tile.seen(each.v)).div_(total))
+                tile.queries(lse[rows, head]).copy_(total.log2_().add_(top))
     return out, lse
 
 
@@ -241,36 +212,55 @@ def backward(
         room, other = work.room(q), work.room(q)
         for rows, head, tiles in work.heads(len(q)):
             each = work.head(q, k, v, far, table, level, rows, head)
-            slopes = g[rows, head].to(work.dtype)
-            d = (slopes * out[rows, head]).sum(dim=-1, keepdim=True)
-            back = torch.zeros_like(each.table)
-            back_level = None if each.level is None else torch.zeros_like(each.level)
+            slopes = g[rows, head].to(work.dtype).contiguous()
+            back = Back(
+                slopes, (slopes * out[rows, head]).sum(dim=-1, keepdim=True), lse[rows, head],
+                dq[rows, head], dk[rows, head], dv[rows, head], dfar[rows, head], torch.zeros_like(each.table),
+                None if each.level is None else torch.zeros_like(each.level),
+            )  # fmt: skip
             for tile in tiles:
-                i, j = slice(tile.first, tile.stop), slice(tile.low, tile.high)
-                p = each.scores(tile, room).sub_(lse[rows, head, i, None]).exp2_()
-                s = other[0][: p.numel()].view_as(p)
-                gt = slopes[:, i]
-                torch.bmm(gt, each.v[:, j].mT, out=s)
-                dv[rows, head, j] += torch.bmm(p.mT, gt)
-                s.sub_(d[:, i]).mul_(p)
-                dq[rows, head, i] = torch.bmm(s, each.k[:, j]).mul_(scale)
-                dk[rows, head, j] += torch.bmm(s.mT, each.q[:, i]).mul_(1.0 / LOG2E)  # the queries have the scale and the logarithm in them
-                t = other[1][: len(p) * tile.rows * tile.width].view(len(p), tile.rows, tile.width).zero_()
-                shifted(t, tile).copy_(s)
-                there = tile.slice(len(each.table))
-                flat = t.view(-1, tile.width)[:, tile.open]
-                met = each.far[:, i].reshape(len(flat), -1)
-                dfar[rows, head, i] = (flat @ each.table[there]).view(len(p), tile.rows, -1)
-                back[there].addmm_(flat.T, met, alpha=1.0 / LOG2E)
-                if each.level is not None and back_level is not None:
-                    slope = t[..., tile.open].sum_to_size(
-                        *(1 if size == 1 else t.shape[x] for x, size in enumerate(each.level.shape[:2])), flat.shape[1]
-                    )
-                    (back_level if back_level.shape[1] == 1 else back_level[:, i])[..., there] += slope
-            dtable[head if len(table) > 1 else 0] += back.flip(0)
-            if level is not None and back_level is not None:
-                dlevel[rows if len(level) > 1 else slice(None), head if level.shape[1] > 1 else 0] += back_level.flip(-1)
+                _backward(each, back, tile, room, other, scale)
+            _table(dtable, head).add_(back.table.flip(0))
+            if back.level is not None:
+                _level(dlevel, rows, head).add_(back.level.flip(-1))
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), dfar.to(far.dtype), dtable.to(table.dtype), dlevel.to(q.dtype)
+
+
+class Back(NamedTuple):
+    """What the backward pass of a head is given, and where its gradients go."""
+
+    g: Tensor
+    """The gradient (rows, n, value_dim) of the output."""
+    d: Tensor
+    """(rows, n, 1), the products of g and the output."""
+    lse: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    far: Tensor
+    table: Tensor
+    level: Tensor | None
+
+
+def _backward(each: Head, back: Back, tile: Tile, room: Room, other: Room, scale: float) -> None:
+    """Adds up the gradients of a tile."""
+    p = each.scores(tile, room).sub_(tile.queries(back.lse)).exp2_()
+    g, s = tile.queries(back.g), other.by_key(tile, len(each.q))
+    torch.bmm(g, tile.seen(each.v).mT, out=s)
+    tile.add(back.v, torch.bmm(p.mT, g))
+    s.sub_(tile.queries(back.d)).mul_(p)
+    tile.queries(back.q).copy_(torch.bmm(s, tile.seen(each.k)).mul_(scale))
+    tile.add(back.k, torch.bmm(s.mT, tile.queries(each.q)).mul_(1.0 / LOG2E))  # the queries have the scale and the logarithm in them
+    by_distance = other.by_distance(tile, len(each.q)).zero_()
+    tile.shifted(by_distance).copy_(s)
+    there = tile.distances(len(each.table))
+    flat = by_distance.view(-1, tile.width)[:, tile.open]
+    far = tile.queries(back.far)
+    far.copy_((flat @ each.table[there]).view_as(far))
+    back.table[there].addmm_(flat.T, tile.queries(each.far).reshape(len(flat), -1), alpha=1.0 / LOG2E)
+    if back.level is not None:
+        level = queries_of(tile, back.level)[..., there]
+        level.add_(by_distance[..., tile.open].sum_to_size(level.shape))
 
 
 # As an operation of torch it is one thing to whoever looks on from outside, as `blocked` is.
@@ -288,7 +278,7 @@ operation_backward = torch.library.custom_op(
 
 @operation.register_fake
 def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return v.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
+    return v.new_empty((*q.shape[:3], v.shape[3])), q.new_empty((*q.shape[:3], 1), dtype=wide(q.dtype))
 
 
 @operation_backward.register_fake
