@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import formers
@@ -30,7 +29,7 @@ def test_one_head_grows_to_the_distance_and_others_shrink() -> None:
         "adaptive-span", vocab=VOCAB, dim=64, heads=HEADS, layers=1, hidden=64, length=LENGTH, span=SPAN, ramp=RAMP, init=INIT,
         span_penalty=3e-3,
     )  # fmt: skip
-    assert pytest.approx(12.8) == SPAN * INIT and DISTANCE >= SPAN * INIT + RAMP, "at first nobody sees as far as the distance"
+    assert SPAN * INIT + RAMP < DISTANCE, "at first nobody sees as far as the distance"
     fit(model, lambda: copying(16), 200, rate=1e-2)
     test = copying(64)
     with torch.no_grad():

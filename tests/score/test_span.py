@@ -148,7 +148,7 @@ def model_of(**options: object) -> formers.Model:
 
 def untrimmed() -> mock._patch:
     """Lets nothing be trimmed: every distance is computed, and everything is kept."""
-    return mock.patch.object(spans, "readable", lambda x: False)
+    return mock.patch.object(spans, "readable", return_value=False)
 
 
 def read_segments(model: formers.Model, tokens: Tensor, segment: int) -> tuple[Tensor, tuple[Tensor, ...], formers.State]:

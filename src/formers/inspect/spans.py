@@ -6,7 +6,6 @@ computes 2 (2 d_h + d_v) operations: two products of queries, with the key and w
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,8 +58,9 @@ class Spans:
         whose = "" if self.tokens is None else f" of {self.tokens:,} tokens"
         return (
             f"{self.name}: the spans{whose} are {float(self.mean.mean()):,.1f} places in the mean, {float(self.largest.max()):,.1f} at the "
-            f"most, of a maximum of {self.most:,}; a ramp of {self.ramp} follows. A token reads {self.read:,.0f} of {self.all_keys:,} keys, "
-            f"{self.read * self.each:,.0f} of {self.all_keys * self.each:,} FLOPs of scores and values: {100 * self.saved:.1f}% are saved."
+            f"most, of a maximum of {self.most:,}; a ramp of {self.ramp} follows. "
+            f"A token reads {self.read:,.0f} of {self.all_keys:,} keys, {self.read * self.each:,.0f} of {self.all_keys * self.each:,} "
+            f"FLOPs of scores and values: {100 * self.saved:.1f}% are saved."
         )
 
 

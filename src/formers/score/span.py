@@ -185,7 +185,7 @@ class DynamicSpanScore(FixedSpanScore):
     def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
         z = self.spans(x)
         if self.penalty:
-            charge(stream, self.penalty * mean_of_real(z, stream.valid))
+            charge(stream, self.penalty * mean_of_real(z, stream.valid))  # E62
         if stream.watch is not None:
             stream.watch.note("span by token", step, lambda: z.detach().transpose(1, 2))
         # The next tokens may look further back than these, so that `reach`, which says what is kept, stays the maximum.
