@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from formers.bench import decode, linformer, plain, train
+from formers.bench import decode, linformer, plain, span, train
 from formers.bench.timing import alternate, both_ways, ratio
 from helpers import refused
 
@@ -71,3 +71,14 @@ def test_the_linformer_bench_has_a_slope_for_each_and_refuses_what_has_none():
         linformer.bench_linformer([64, 64], rank=8, rounds=1)
     with refused("rank=99"):
         linformer.bench_linformer([64, 128], rank=99, rounds=1)
+
+
+def test_the_span_bench_has_two_models_that_differ_in_their_spans_alone(monkeypatch):
+    monkeypatch.setattr(span, "SIZES", {**span.SIZES, "dim": 16, "layers": 1, "hidden": 16, "length": 32, "span": 256})
+    monkeypatch.setattr(span, "SEGMENT", 32)
+    monkeypatch.setattr(span, "MOST", 256)
+    results = span.bench_span(rounds=1)
+    assert set(span.LIMITS) <= set(results)
+    assert all(value > 0 for value in results.values())
+    short, long = (span._model(share).stack.depth.blocks[0].attention.score for share in (64 / 256, 1.0))
+    assert (short.reach(0), long.reach(0)) == (128, 257)

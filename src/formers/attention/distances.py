@@ -294,8 +294,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _go_back(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    *slopes, level = operation_backward(g, *ctx.saved_tensors, *ctx.rest)
-    return *slopes, None if ctx.saved_tensors[5] is None else level, None, None, None, None
+    saved = ctx.saved_tensors  # asked for once: under checkpointing that computes them again
+    *slopes, level = operation_backward(g, *saved, *ctx.rest)
+    return *slopes, None if saved[5] is None else level, None, None, None, None
 
 
 operation.register_autograd(_go_back, setup_context=_keep)
