@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from formers.attention.bands import Tile, cut, joined
 from formers.attention.request import Request
@@ -23,6 +24,7 @@ from formers.core import Range
 from formers.patterns import Causal, Local, Pattern
 from formers.score import ByDistance
 
+CONTIGUOUS = torch.contiguous_format
 FEWEST = 16
 """Below so many queries the whole term is as fast."""
 
@@ -82,54 +84,56 @@ class Head(NamedTuple):
     k: Tensor
     v: Tensor
     far: Tensor
-    """(rows, n, width), the queries that meet the table."""
+    """(rows, n, width), the queries that meet the table; with a 1 at the end of each where a level is the same for all."""
     table: Tensor
-    """(distances, width), the furthest first."""
+    """(distances, width), the furthest first; with that level as its last column."""
     level: Tensor | None
-    """(1 or rows, 1 or n, distances), the furthest first; SHUT where keys are shut."""
+    """(rows, n, distances) of a level that is another for every query, the furthest first; SHUT where keys are shut."""
 
     def scores(self, tile: Tile, room: Room) -> Tensor:
         """The scores (groups, queries, keys) of a tile, SHUT where a query may not look."""
-        q, p = tile.queries(self.q), room.by_distance(tile, len(self.q))
-        p[..., : tile.open.start].fill_(SHUT)
-        p[..., tile.open.stop :].fill_(SHUT)
+        p = room.by_distance(tile, len(self.q))
         there = tile.distances(len(self.table))
         flat = p.view(-1, tile.width)[:, tile.open]
         torch.mm(tile.queries(self.far).reshape(len(flat), -1), self.table[there].T, out=flat)
         if self.level is not None:
-            p[..., tile.open].add_(queries_of(tile, self.level)[..., there])
+            p[..., tile.open].add_(tile.queries(self.level)[..., there])
         s = room.by_key(tile, len(self.q))
         s.copy_(tile.shifted(p))  # E24
-        return s.baddbmm_(q, tile.seen(self.k).mT)
+        return s.baddbmm_(tile.queries(self.q), tile.seen(self.k).mT)
 
 
-class Room(NamedTuple):
-    """Room for the scores of a tile, and for its terms by distance."""
+class Room:
+    """Room for the scores of a tile, and for its terms by distance, which are SHUT in all columns that are not open."""
 
-    keys: Tensor
-    distances: Tensor
+    def __init__(self, keys: Tensor, distances: Tensor) -> None:
+        self.keys, self.distances = keys, distances
+        self.shut: tuple[object, ...] = ()
+        """Of what tiles the closed columns are shut: nobody writes there, so that the next tile of this shape finds them so."""
 
     def by_key(self, tile: Tile, rows: int) -> Tensor:
         """(groups, queries, keys)."""
-        return self._part(self.keys, rows * tile.groups, tile.rows, tile.keys)
+        shape = (rows * tile.groups, tile.rows, tile.keys)
+        return self.keys[: math.prod(shape)].view(shape)
 
     def by_distance(self, tile: Tile, rows: int) -> Tensor:
         """(groups, queries, width)."""
-        return self._part(self.distances, rows * tile.groups, tile.rows, tile.width)
-
-    def _part(self, room: Tensor, *shape: int) -> Tensor:
-        return room[: math.prod(shape)].view(shape)
-
-
-def queries_of(tile: Tile, level: Tensor) -> Tensor:
-    """Of a level (1 or rows, 1 or n, distances) what is of a tile's queries, broadcasting to (groups, queries, distances)."""
-    return level if level.shape[1] == 1 else tile.queries(level)
+        shape = (rows * tile.groups, tile.rows, tile.width)
+        p = self.distances[: math.prod(shape)].view(shape)
+        which = (*shape, tile.open.start, tile.open.stop)
+        if self.shut != which:
+            p[..., : tile.open.start].fill_(SHUT)
+            p[..., tile.open.stop :].fill_(SHUT)
+            self.shut = which
+        return p
 
 
 class Work(NamedTuple):
     """What both directions share: the tiles of each head, and how many rows of the batch are taken at a time."""
 
     tiles: list[list[Tile]]
+    whole: bool
+    """Whether every query is in a tile."""
     rows: int
     dtype: torch.dtype
     scale: float
@@ -140,26 +144,51 @@ class Work(NamedTuple):
         keys, distances = (like.new_empty(self.rows * max(each), dtype=self.dtype) for each in zip((0, 0), *sizes, strict=True))
         return Room(keys, distances)
 
-    def heads(self, batch: int) -> Iterator[tuple[slice, int, list[Tile]]]:
+    def pieces(self, batch: int) -> Iterator[tuple[slice, int, list[Tile]]]:
         """The rows and the head of each piece of work, and its tiles."""
         for head, tiles in enumerate(self.tiles):
             for first in range(0, batch, self.rows):
                 yield slice(first, min(first + self.rows, batch)), head, tiles
 
-    def head(self, q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, rows: slice, head: int) -> Head:
+
+class Heads(NamedTuple):
+    """All heads of all rows, in the type that is computed in, side by side in memory."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    far: Tensor
+    table: Tensor
+    """(heads or 1, distances, width), the furthest first."""
+    level: Tensor | None
+    """(rows, heads, n, distances), the furthest first."""
+
+    def some(self, rows: slice, head: int) -> Head:
         """One head of some rows."""
-        if level is not None:
-            level = _level(level, rows, head).flip(-1).to(self.dtype).mul(LOG2E).clamp_(min=SHUT)
-        here = [x[rows, head].to(self.dtype) for x in (q, k, v, far)]
+        level = None if self.level is None else self.level[rows, head]
         return Head(
-            here[0] * (self.scale * LOG2E), here[1].contiguous(), here[2].contiguous(), here[3] * LOG2E,
-            _table(table, head).flip(0).to(self.dtype), level,
+            self.q[rows, head], self.k[rows, head], self.v[rows, head], self.far[rows, head], _table(self.table, head), level
         )  # fmt: skip
 
 
-def _level(level: Tensor, rows: slice, head: int) -> Tensor:
-    """A head of some rows of a level, all of which may share one."""
-    return level[rows if len(level) > 1 else slice(None), head if level.shape[1] > 1 else 0]
+def _heads(q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, work: Work) -> Heads:
+    """The heads with what belongs into their factors: the scale, the logarithm, and a level that is the same for all queries."""
+    q, k, v, far, table = (x.to(work.dtype) for x in (q, k, v, far, table))
+    turned, met, own = table.flip(1), far * LOG2E, None
+    if level is not None:
+        added = level.flip(-1).to(work.dtype).clamp_(min=SHUT)
+        if _is_common(level):  # then it costs no more than a wider product
+            met = F.pad(met, (0, 1), value=LOG2E)
+            both = max(len(turned), added.shape[1])
+            turned = torch.cat([turned.expand(both, -1, -1), added[0].mT.expand(both, -1, -1)], dim=2)
+        else:
+            own = (added * LOG2E).expand(*q.shape[:3], -1).contiguous()
+    return Heads((q * (work.scale * LOG2E)).contiguous(), k.contiguous(), v.contiguous(), met.contiguous(), turned, own)
+
+
+def _is_common(level: Tensor) -> bool:
+    """Whether a level is the same for all queries."""
+    return len(level) == 1 and level.shape[2] == 1
 
 
 def _table(table: Tensor, head: int) -> Tensor:
@@ -175,7 +204,8 @@ def _work(q: Tensor, k: Tensor, scale: float, offset: int, nearest: int, reaches
     together = {reach: joined(tiles, most) for reach, tiles in made.items()}
     if len(q) // rows * sum(map(len, made.values())) > len(q) * sum(map(len, together.values())):  # fewer pieces of work, row by row
         made, rows = together, 1
-    return Work([made[reach] for reach in reaches], rows, wide(q.dtype), scale)
+    whole = all(sum(tile.groups * tile.rows for tile in tiles) == q.shape[2] for tiles in made.values())
+    return Work([made[reach] for reach in reaches], whole, rows, wide(q.dtype), scale)
 
 
 def forward(
@@ -184,12 +214,12 @@ def forward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attention (batch, heads, n, value_dim), and the logarithms of its sums (batch, heads, n, 1)."""
     work = _work(q, k, scale, offset, nearest, reaches)
-    out = v.new_zeros((*q.shape[:3], v.shape[3]))
+    out = (v.new_empty if work.whole else v.new_zeros)((*q.shape[:3], v.shape[3]))
     lse = q.new_full((*q.shape[:3], 1), EMPTY, dtype=work.dtype)
     with torch.autocast(q.device.type, enabled=False):
-        room = work.room(q)
-        for rows, head, tiles in work.heads(len(q)):
-            each = work.head(q, k, v, far, table, level, rows, head)
+        room, heads = work.room(q), _heads(q, k, v, far, table, level, work)
+        for rows, head, tiles in work.pieces(len(q)):
+            each = heads.some(rows, head)
             for tile in tiles:
                 s = each.scores(tile, room)
                 top = s.amax(dim=2, keepdim=True).clamp_(min=EMPTY)
@@ -206,24 +236,24 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k, v, the queries that meet the table, the table, and the level (of none: nothing)."""
     work = _work(q, k, scale, offset, nearest, reaches)
-    dq, dk, dv, dfar, dtable = (torch.zeros(x.shape, dtype=work.dtype, device=x.device) for x in (q, k, v, far, table))
-    dlevel = q.new_zeros(() if level is None else level.shape, dtype=work.dtype)
     with torch.autocast(q.device.type, enabled=False):
-        room, other = work.room(q), work.room(q)
-        for rows, head, tiles in work.heads(len(q)):
-            each = work.head(q, k, v, far, table, level, rows, head)
-            slopes = g[rows, head].to(work.dtype).contiguous()
-            back = Back(
-                slopes, (slopes * out[rows, head]).sum(dim=-1, keepdim=True), lse[rows, head],
-                dq[rows, head], dk[rows, head], dv[rows, head], dfar[rows, head], torch.zeros_like(each.table),
-                None if each.level is None else torch.zeros_like(each.level),
-            )  # fmt: skip
+        room, other, heads = work.room(q), work.room(q), _heads(q, k, v, far, table, level, work)
+        slopes = g.to(work.dtype).contiguous()
+        d = (slopes * out).sum(dim=-1, keepdim=True)
+        new = torch.empty_like if work.whole else torch.zeros_like
+        made = Heads(
+            new(heads.q), torch.zeros_like(heads.k), torch.zeros_like(heads.v), new(far, dtype=work.dtype, memory_format=CONTIGUOUS),
+            torch.zeros_like(heads.table), None if heads.level is None else torch.zeros_like(heads.level),
+        )  # fmt: skip
+        for rows, head, tiles in work.pieces(len(q)):
+            each, back = heads.some(rows, head), Back(slopes[rows, head], d[rows, head], lse[rows, head], made.some(rows, head))
             for tile in tiles:
                 _backward(each, back, tile, room, other, scale)
-            _table(dtable, head).add_(back.table.flip(0))
-            if back.level is not None:
-                _level(dlevel, rows, head).add_(back.level.flip(-1))
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), dfar.to(far.dtype), dtable.to(table.dtype), dlevel.to(q.dtype)
+    dtable, dlevel = made.table[..., : far.shape[3]].flip(1).sum_to_size(table.shape), q.new_zeros(())
+    if level is not None:
+        by_head = made.table[None, :, :, -1:].mT if made.level is None else made.level
+        dlevel = by_head.flip(-1).sum_to_size(level.shape)
+    return made.q.to(q.dtype), made.k.to(k.dtype), made.v.to(v.dtype), made.far.to(far.dtype), dtable.to(table.dtype), dlevel.to(q.dtype)
 
 
 class Back(NamedTuple):
@@ -234,33 +264,29 @@ class Back(NamedTuple):
     d: Tensor
     """(rows, n, 1), the products of g and the output."""
     lse: Tensor
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    far: Tensor
-    table: Tensor
-    level: Tensor | None
+    to: Head
 
 
 def _backward(each: Head, back: Back, tile: Tile, room: Room, other: Room, scale: float) -> None:
     """Adds up the gradients of a tile."""
+    to, g, s = back.to, tile.queries(back.g), other.by_key(tile, len(each.q))
     p = each.scores(tile, room).sub_(tile.queries(back.lse)).exp2_()
-    g, s = tile.queries(back.g), other.by_key(tile, len(each.q))
     torch.bmm(g, tile.seen(each.v).mT, out=s)
-    tile.add(back.v, torch.bmm(p.mT, g))
+    tile.add(to.v, torch.bmm(p.mT, g))
     s.sub_(tile.queries(back.d)).mul_(p)
-    tile.queries(back.q).copy_(torch.bmm(s, tile.seen(each.k)).mul_(scale))
-    tile.add(back.k, torch.bmm(s.mT, tile.queries(each.q)).mul_(1.0 / LOG2E))  # the queries have the scale and the logarithm in them
-    by_distance = other.by_distance(tile, len(each.q)).zero_()
+    tile.queries(to.q).copy_(torch.bmm(s, tile.seen(each.k)).mul_(scale))
+    tile.add(to.k, torch.bmm(s.mT, tile.queries(each.q)).mul_(1.0 / LOG2E))  # the queries have the scale and the logarithm in them
+    by_distance = other.by_distance(tile, len(each.q))
+    by_distance[..., tile.open.start : tile.rows - 1].zero_()  # of distances at which some of the queries have no key
+    by_distance[..., tile.keys : tile.open.stop].zero_()
     tile.shifted(by_distance).copy_(s)
     there = tile.distances(len(each.table))
     flat = by_distance.view(-1, tile.width)[:, tile.open]
-    far = tile.queries(back.far)
-    far.copy_((flat @ each.table[there]).view_as(far))
-    back.table[there].addmm_(flat.T, tile.queries(each.far).reshape(len(flat), -1), alpha=1.0 / LOG2E)
-    if back.level is not None:
-        level = queries_of(tile, back.level)[..., there]
-        level.add_(by_distance[..., tile.open].sum_to_size(level.shape))
+    far = tile.queries(to.far)
+    far.copy_((flat @ each.table[there, : far.shape[2]]).view_as(far))
+    to.table[there].addmm_(flat.T, tile.queries(each.far).reshape(len(flat), -1), alpha=1.0 / LOG2E)
+    if to.level is not None:
+        tile.queries(to.level)[..., there].add_(by_distance[..., tile.open])
 
 
 # As an operation of torch it is one thing to whoever looks on from outside, as `blocked` is.
