@@ -85,10 +85,12 @@ def test_every_executor_equals_the_pairs_written_out(n, m, reach, level, pattern
                 close(one, other)
 
 
+@pytest.mark.parametrize("kept", [0, 1 << 22], ids=["computed again", "kept"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("level", ["none", "by head", "by row", "by query"])
 @pytest.mark.parametrize(("n", "m", "reach"), [(127, 300, 300), (129, 129, 64), (256, 300, 130), (257, 600, 600)])
-def test_tiles_equal_the_whole_term(n, m, reach, level, threads, monkeypatch):
+def test_tiles_equal_the_whole_term(n, m, reach, level, threads, kept, monkeypatch):
+    monkeypatch.setattr(distances, "KEPT", kept)
     monkeypatch.setattr(distances, "TILE", 1 << 13)  # several groups of rows
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

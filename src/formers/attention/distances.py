@@ -25,6 +25,8 @@ from formers.patterns import Causal, Local, Pattern
 from formers.score import ByDistance
 
 CONTIGUOUS = torch.contiguous_format
+KEPT = 1 << 22
+"""So many weights, at the most, are kept for the backward pass, which then need not compute them again."""
 FEWEST = 16
 """Below so many queries the whole term is as fast."""
 
@@ -62,7 +64,9 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     most = term.reach if furthest is None else min(term.reach, furthest)
     reaches = [most] * q.shape[1] if term.reaches is None else [min(most, reach) for reach in term.reaches]
     offset = request.queries.start - request.keys.start
-    out: Tensor = operation(q, k, v, term.q, term.table, term.level, request.scale, offset, nearest, reaches)[0]
+    factors = (q, k, v, term.q, term.table, term.level)
+    learning = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in factors)
+    out: Tensor = operation(*factors, request.scale, offset, nearest, reaches, learning, torch.get_num_threads())[0]
     return out
 
 
@@ -90,15 +94,14 @@ class Head(NamedTuple):
     level: Tensor | None
     """(rows, n, distances) of a level that is another for every query, the furthest first; SHUT where keys are shut."""
 
-    def scores(self, tile: Tile, room: Room) -> Tensor:
-        """The scores (groups, queries, keys) of a tile, SHUT where a query may not look."""
+    def scores(self, tile: Tile, room: Room, s: Tensor) -> Tensor:
+        """The scores (groups, queries, keys) of a tile, SHUT where a query may not look, written into s."""
         p = room.by_distance(tile, len(self.q))
         there = tile.distances(len(self.table))
         flat = p.view(-1, tile.width)[:, tile.open]
         torch.mm(tile.queries(self.far).reshape(len(flat), -1), self.table[there].T, out=flat)
         if self.level is not None:
             p[..., tile.open].add_(tile.queries(self.level)[..., there])
-        s = room.by_key(tile, len(self.q))
         s.copy_(tile.shifted(p))  # E24
         return s.baddbmm_(tile.queries(self.q), tile.seen(self.k).mT)
 
@@ -138,6 +141,10 @@ class Work(NamedTuple):
     dtype: torch.dtype
     scale: float
 
+    def pairs(self, batch: int) -> int:
+        """All pairs that are computed."""
+        return batch * sum(tile.groups * tile.rows * tile.keys for tiles in self.tiles for tile in tiles)
+
     def room(self, like: Tensor) -> Room:
         """Room for the largest tile."""
         sizes = [(tile.groups * tile.rows * tile.keys, tile.groups * tile.rows * tile.width) for tiles in self.tiles for tile in tiles]
@@ -145,7 +152,7 @@ class Work(NamedTuple):
         return Room(keys, distances)
 
     def pieces(self, batch: int) -> Iterator[tuple[slice, int, list[Tile]]]:
-        """The rows and the head of each piece of work, and its tiles."""
+        """The rows and the head of each piece of work, and its tiles; in this order weights are kept."""
         for head, tiles in enumerate(self.tiles):
             for first in range(0, batch, self.rows):
                 yield slice(first, min(first + self.rows, batch)), head, tiles
@@ -196,9 +203,9 @@ def _table(table: Tensor, head: int) -> Tensor:
     return table[head if len(table) > 1 else 0]
 
 
-def _work(q: Tensor, k: Tensor, scale: float, offset: int, nearest: int, reaches: list[int]) -> Work:
+def _work(q: Tensor, k: Tensor, scale: float, offset: int, nearest: int, reaches: list[int], threads: int) -> Work:
     made = {reach: list(cut(q.shape[2], k.shape[2], offset, nearest, reach)) for reach in set(reaches)}
-    most = TILE * torch.get_num_threads()
+    most = TILE * threads
     largest = max((tile.rows * tile.width for tiles in made.values() for tile in tiles), default=1)
     rows = max(1, min(len(q), most // largest))
     together = {reach: joined(tiles, most) for reach, tiles in made.items()}
@@ -210,32 +217,53 @@ def _work(q: Tensor, k: Tensor, scale: float, offset: int, nearest: int, reaches
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None,
-    scale: float, offset: int, nearest: int, reaches: list[int],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Attention (batch, heads, n, value_dim), and the logarithms of its sums (batch, heads, n, 1)."""
-    work = _work(q, k, scale, offset, nearest, reaches)
+    scale: float, offset: int, nearest: int, reaches: list[int], learning: bool, threads: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Attention (batch, heads, n, value_dim), the logarithms of its sums (batch, heads, n, 1), and its weights unless they are many."""
+    work = _work(q, k, scale, offset, nearest, reaches, threads)
     out = (v.new_empty if work.whole else v.new_zeros)((*q.shape[:3], v.shape[3]))
     lse = q.new_full((*q.shape[:3], 1), EMPTY, dtype=work.dtype)
+    weights = Weights(q.new_empty(_kept(work, len(q), learning), dtype=work.dtype))
     with torch.autocast(q.device.type, enabled=False):
         room, heads = work.room(q), _heads(q, k, v, far, table, level, work)
         for rows, head, tiles in work.pieces(len(q)):
             each = heads.some(rows, head)
             for tile in tiles:
-                s = each.scores(tile, room)
+                s = each.scores(tile, room, weights.next(room.by_key(tile, len(each.q))))
                 top = s.amax(dim=2, keepdim=True).clamp_(min=EMPTY)
                 s.sub_(top).exp2_()
                 total = s.sum(dim=2, keepdim=True).clamp_(min=1e-30)
-                tile.queries(out[rows, head]).copy_(torch.bmm(s, tile.seen(each.v)).div_(total))
+                tile.queries(out[rows, head]).copy_(torch.bmm(s.div_(total), tile.seen(each.v)))
                 tile.queries(lse[rows, head]).copy_(total.log2_().add_(top))
-    return out, lse
+    return out, lse, weights.all
+
+
+def _kept(work: Work, batch: int, learning: bool) -> int:
+    """How many weights are kept for the backward pass."""
+    pairs = work.pairs(batch)
+    return pairs if learning and pairs <= KEPT else 0
+
+
+class Weights:
+    """The weights of all tiles, one behind the other, where they are kept."""
+
+    def __init__(self, all_: Tensor) -> None:
+        self.all, self.place = all_, 0
+
+    def next(self, room: Tensor) -> Tensor:
+        """Where the weights of the next tile are kept; in the room for it where they are not."""
+        if not len(self.all):
+            return room
+        self.place += room.numel()
+        return self.all[self.place - room.numel() : self.place].view_as(room)
 
 
 def backward(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, out: Tensor, lse: Tensor,
-    scale: float, offset: int, nearest: int, reaches: list[int],
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, out: Tensor, lse: Tensor, kept: Tensor,
+    scale: float, offset: int, nearest: int, reaches: list[int], learning: bool, threads: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k, v, the queries that meet the table, the table, and the level (of none: nothing)."""
-    work = _work(q, k, scale, offset, nearest, reaches)
+    work, weights = _work(q, k, scale, offset, nearest, reaches, threads), Weights(kept)
     with torch.autocast(q.device.type, enabled=False):
         room, other, heads = work.room(q), work.room(q), _heads(q, k, v, far, table, level, work)
         slopes = g.to(work.dtype).contiguous()
@@ -246,9 +274,12 @@ def backward(
             torch.zeros_like(heads.table), None if heads.level is None else torch.zeros_like(heads.level),
         )  # fmt: skip
         for rows, head, tiles in work.pieces(len(q)):
-            each, back = heads.some(rows, head), Back(slopes[rows, head], d[rows, head], lse[rows, head], made.some(rows, head))
+            each, back = heads.some(rows, head), Back(slopes[rows, head], d[rows, head], made.some(rows, head))
             for tile in tiles:
-                _backward(each, back, tile, room, other, scale)
+                p = weights.next(room.by_key(tile, len(each.q)))
+                if not len(kept):
+                    p = each.scores(tile, room, p).sub_(tile.queries(lse[rows, head])).exp2_()
+                _backward(each, back, tile, p, other, scale)
     dtable, dlevel = made.table[..., : far.shape[3]].flip(1).sum_to_size(table.shape), q.new_zeros(())
     if level is not None:
         by_head = made.table[None, :, :, -1:].mT if made.level is None else made.level
@@ -263,20 +294,18 @@ class Back(NamedTuple):
     """The gradient (rows, n, value_dim) of the output."""
     d: Tensor
     """(rows, n, 1), the products of g and the output."""
-    lse: Tensor
     to: Head
 
 
-def _backward(each: Head, back: Back, tile: Tile, room: Room, other: Room, scale: float) -> None:
-    """Adds up the gradients of a tile."""
-    to, g, s = back.to, tile.queries(back.g), other.by_key(tile, len(each.q))
-    p = each.scores(tile, room).sub_(tile.queries(back.lse)).exp2_()
+def _backward(each: Head, back: Back, tile: Tile, p: Tensor, room: Room, scale: float) -> None:
+    """Adds up the gradients of a tile, whose weights are p."""
+    to, g, s = back.to, tile.queries(back.g), room.by_key(tile, len(each.q))
     torch.bmm(g, tile.seen(each.v).mT, out=s)
     tile.add(to.v, torch.bmm(p.mT, g))
     s.sub_(tile.queries(back.d)).mul_(p)
     tile.queries(to.q).copy_(torch.bmm(s, tile.seen(each.k)).mul_(scale))
     tile.add(to.k, torch.bmm(s.mT, tile.queries(each.q)).mul_(1.0 / LOG2E))  # the queries have the scale and the logarithm in them
-    by_distance = other.by_distance(tile, len(each.q))
+    by_distance = room.by_distance(tile, len(each.q))
     by_distance[..., tile.open.start : tile.rows - 1].zero_()  # of distances at which some of the queries have no key
     by_distance[..., tile.keys : tile.open.stop].zero_()
     tile.shifted(by_distance).copy_(s)
@@ -290,21 +319,26 @@ def _backward(each: Head, back: Back, tile: Tile, room: Room, other: Room, scale
 
 
 # As an operation of torch it is one thing to whoever looks on from outside, as `blocked` is.
-NAMES = "float scale, int offset, int nearest, int[] reaches"
+NAMES = "float scale, int offset, int nearest, int[] reaches, bool learning, int threads"
 operation = torch.library.custom_op(
     "formers::distances", forward, mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, Tensor far, Tensor table, Tensor? level, {NAMES}) -> (Tensor, Tensor)",
+    schema=f"(Tensor q, Tensor k, Tensor v, Tensor far, Tensor table, Tensor? level, {NAMES}) -> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
 operation_backward = torch.library.custom_op(
     "formers::distances_backward", backward, mutates_args=(),
-    schema="(Tensor g, Tensor q, Tensor k, Tensor v, Tensor far, Tensor table, Tensor? level, Tensor out, Tensor lse, "
+    schema="(Tensor g, Tensor q, Tensor k, Tensor v, Tensor far, Tensor table, Tensor? level, Tensor out, Tensor lse, Tensor kept, "
     f"{NAMES}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
 
 
 @operation.register_fake
-def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return v.new_empty((*q.shape[:3], v.shape[3])), q.new_empty((*q.shape[:3], 1), dtype=wide(q.dtype))
+def _shapes(
+    q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, scale: float, offset: int, nearest: int,
+    reaches: list[int], learning: bool, threads: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    work = _work(q, k, scale, offset, nearest, reaches, threads)
+    lse, kept = q.new_empty((*q.shape[:3], 1), dtype=work.dtype), q.new_empty(_kept(work, len(q), learning), dtype=work.dtype)
+    return v.new_empty((*q.shape[:3], v.shape[3])), lse, kept
 
 
 @operation_backward.register_fake
@@ -314,15 +348,15 @@ def _shapes_backward(
     return *(x.new_empty(x.shape) for x in (q, k, v, far, table)), q.new_empty(() if level is None else level.shape)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[:6], *output)
     ctx.rest = inputs[6:]
 
 
-def _go_back(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _go_back(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors  # asked for once: under checkpointing that computes them again
     *slopes, level = operation_backward(g, *saved, *ctx.rest)
-    return *slopes, None if saved[5] is None else level, None, None, None, None
+    return *slopes, None if saved[5] is None else level, *(None,) * 6
 
 
 operation.register_autograd(_go_back, setup_context=_keep)
