@@ -92,7 +92,7 @@ class AdaptiveEmbedding(Lookup):
             found = x.new_zeros(len(flat), x.shape[1]) if found is None else found
             found = found.index_add(0, rows, x)
         assert found is not None
-        return found.view(*tokens.shape, -1)
+        return found.view(*tokens.shape, found.shape[1])
 
 
 class Features(nn.Module):
