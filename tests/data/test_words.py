@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -58,7 +59,7 @@ def test_published_forms_come_back_byte_for_byte_and_others_as_words():
 @given(st.text(alphabet="ab \n\t\r\u00a0é", max_size=40), st.lists(st.integers(0, 40), max_size=5))
 def test_a_stream_has_the_words_of_the_whole_however_it_is_cut(text, cuts):
     cuts = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    pieces = [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(cuts)]
     wanted = [word for line in text.split("\n") for word in [*line.split(), "\n"]][:-1]
     assert [word for words in split(pieces) for word in words] == wanted
     tokenizer = learn_words([text + " a"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -50,7 +51,7 @@ def oracle(model: Model, hidden: Tensor) -> Tensor:
     untied = list(head.tables)
     if model.spec.head.division == 1:
         whole = untied[0] if untied else read.weight
-        tables, states = [whole[a:b] for a, b in zip(edges, edges[1:], strict=False)], [hidden] * count
+        tables, states = [whole[a:b] for a, b in itertools.pairwise(edges)], [hidden] * count
     else:
         tables = untied or list(read.tables)
         own = {"all": 0, "tails": 1, "none": count}[model.spec.head.tied_projections]

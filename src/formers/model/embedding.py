@@ -37,7 +37,7 @@ class Lookup(nn.Module):
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """The vectors (batch, length, dim) of tokens, unscaled."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} embeds nothing: define look_up(tokens).")
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, length, dim) of tokens (batch, length)."""
