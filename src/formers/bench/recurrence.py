@@ -99,7 +99,9 @@ def fresh_step(name: str) -> Step:
 def their_model() -> Any:
     """The TransfoXLLMHeadModel of these sizes, with one softmax over all words and without dropout."""
     from transformers.models.deprecated.transfo_xl import TransfoXLConfig, TransfoXLLMHeadModel
+    from transformers.utils import logging
 
+    logging.set_verbosity_error()  # it would warn that it cannot write text, which nobody asks of it
     width = SIZES["dim"] // SIZES["heads"]
     config = TransfoXLConfig(
         vocab_size=SIZES["vocab"], cutoffs=[], d_model=SIZES["dim"], d_embed=SIZES["dim"], n_head=SIZES["heads"], d_head=width,
