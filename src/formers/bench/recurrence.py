@@ -101,7 +101,7 @@ def their_model() -> Any:
     from transformers.models.deprecated.transfo_xl import TransfoXLConfig, TransfoXLLMHeadModel
     from transformers.utils import logging
 
-    logging.set_verbosity_error()  # it would warn that it cannot write text, which nobody asks of it
+    logging.set_verbosity(logging.ERROR)  # it would warn that it cannot write text, which nobody asks of it
     width = SIZES["dim"] // SIZES["heads"]
     config = TransfoXLConfig(
         vocab_size=SIZES["vocab"], cutoffs=[], d_model=SIZES["dim"], d_embed=SIZES["dim"], n_head=SIZES["heads"], d_head=width,
