@@ -11,6 +11,7 @@ tests/parity/test_transfo_xl.py.
 from __future__ import annotations
 
 import gc
+import logging
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -99,9 +100,8 @@ def fresh_step(name: str) -> Step:
 def their_model() -> Any:
     """The TransfoXLLMHeadModel of these sizes, with one softmax over all words and without dropout."""
     from transformers.models.deprecated.transfo_xl import TransfoXLConfig, TransfoXLLMHeadModel
-    from transformers.utils import logging
 
-    logging.set_verbosity(logging.ERROR)  # it would warn that it cannot write text, which nobody asks of it
+    logging.getLogger("transformers").setLevel(logging.ERROR)  # it would warn that it cannot write text, which nobody asks of it
     width = SIZES["dim"] // SIZES["heads"]
     config = TransfoXLConfig(
         vocab_size=SIZES["vocab"], cutoffs=[], d_model=SIZES["dim"], d_embed=SIZES["dim"], n_head=SIZES["heads"], d_head=width,
