@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test docs setup lint browser clean
+.PHONY: demo test docs setup lint browser transfo-xl clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.core
@@ -36,6 +36,14 @@ browser:
 		echo "installing chromium with apt-get (once)"; \
 		{ $$SUDO apt-get update; $$SUDO apt-get --option DPkg::Lock::Timeout=300 install --yes chromium; } >/dev/null 2>&1; } \
 		|| echo "no browser, so the tests in tests/browser will be skipped: install one with 'sudo apt-get install chromium'"
+
+# What tests/parity/test_transfo_xl.py compares with, recorded anew; in an environment of its own, for newer transformers have it no more.
+OLD := .venv/transfo-xl
+transfo-xl: .venv/.python
+	$(PYTHON) -m venv $(OLD)
+	$(OLD)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . 'transformers>=4.57,<4.58'
+	$(OLD)/bin/python tests/parity/record_transfo_xl.py
+	@echo "$(OLD)/bin/formers bench recurrence --check times ours beside theirs"
 
 clean:
 	rm -rf .venv site

@@ -14,7 +14,7 @@ from formers.attention import DotProduct, LowRank
 from formers.core import Part, Slot
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense, NoFeedForward
-from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory, Recurrence
 from formers.patterns import (
     Alternate,
@@ -121,6 +121,13 @@ PARTS: dict[str, dict[str, list[Part]]] = {
         "NoHead": [NoHead()],
         "LanguageModel": [LanguageModel(), LanguageModel(tied=False, label_smoothing=0.1)],
         "MaskedLM": [MaskedLM()],
+        "AdaptiveSoftmax": [
+            AdaptiveSoftmax(cutoffs=()),
+            AdaptiveSoftmax(cutoffs=(4, 7)),
+            AdaptiveSoftmax(cutoffs=(4, 7), division=2),
+            AdaptiveSoftmax(cutoffs=(3,), division=4, tied_projections="all"),
+            AdaptiveSoftmax(cutoffs=(4, 7), division=2, tied=False, tied_projections="none"),
+        ],
         "Classify": [Classify(classes=3), Classify(classes=2, pool="first")],
     },
 }
@@ -146,6 +153,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "transformer-xl": [
         {"vocab": VOCAB, "memory": 200, **TINY},
         {"vocab": VOCAB, "memory": 5, "same_length": True, "untied": True, "clamp": 3, "norm": "post", "head_dim": 3, **TINY},
+        {"vocab": VOCAB, "memory": 200, "cutoffs": (4, 7), "division": 2, **TINY},
     ],
     "adaptive-span": [
         {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "init": 0.3, **TINY},

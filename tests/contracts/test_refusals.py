@@ -9,7 +9,7 @@ import formers
 from formers import Spec
 from formers.attention import LowRank
 from formers.core import Sizes
-from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Alternate, BigBird, Causal, Full, Local, PerHead
@@ -32,6 +32,9 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, features=4), "features=4"),
     (but(PLAIN, vocab=None, head=Classify(classes=2)), "give vocab"),
     (but(PLAIN, vocab=None, features=4), "features=4"),
+    (but(PLAIN, head=AdaptiveSoftmax(cutoffs=(4, 10))), "cutoffs=[4, 10]"),
+    (but(PLAIN, head=AdaptiveSoftmax(cutoffs=(4, 6), division=8)), "division=8"),
+    (but(PLAIN, vocab=None, features=4, head=AdaptiveSoftmax(cutoffs=(4,))), "features=4"),
     (but(PLAIN, pattern=Full()), "Full"),
     (but(PLAIN, pattern=PerHead(Causal(), Causal(), Causal())), "3 heads"),
     (but(PLAIN, pattern=Alternate(Causal(), PerHead(Causal()) | Causal())), "1 heads"),
@@ -63,6 +66,8 @@ ALLOWED = [
     PLAIN,
     PAIR,
     but(PLAIN, heads=3, head_dim=5),
+    but(PLAIN, head=AdaptiveSoftmax(cutoffs=(4, 9), division=4)),
+    but(PAIR, head=AdaptiveSoftmax(cutoffs=(4,))),
     but(PLAIN, position=Grid(width=5)),
     but(PLAIN, position=Grid(width=4, height=2, channels=4), length=32),
     but(PLAIN, pattern=Full(), head=MaskedLM()),

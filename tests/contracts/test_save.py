@@ -58,10 +58,12 @@ def test_tied_weights_stay_tied(specimen: Specimen, tmp_path: Path) -> None:
         read = Subject(again, 2, torch.zeros(2, 3, dtype=torch.int64))
         x = read.input(4)
         before = read(x).logits.detach()
+        table = again.embedding.tables[-1] if again.embedding.weight is None else again.embedding.weight
         with torch.no_grad():
-            again.embedding.weight[-1] += 1.0  # an id that x may lack: its logit moves all the same
+            table[-1] += 1.0  # an id that x may lack: its logit moves all the same
         assert not torch.equal(read(torch.zeros_like(x)).logits[..., -1], before[..., -1])
-        assert [n for n, p in again.named_parameters() if p is again.embedding.weight] == ["embedding.weight"]
+        (name,) = (n for n, p in again.named_parameters() if p is table)
+        assert name.startswith("embedding.")
 
 
 def test_the_tokenizer_comes_along(saved: tuple[Subject, Path]) -> None:

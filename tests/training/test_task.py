@@ -153,7 +153,7 @@ def test_a_bad_spec_is_refused_before_the_data_are_read():
     with refused("not-there is not there"):
         prepare("decoder", "not-there", None, TINY)
     with refused("tokens"):
-        Reading(tokens="words")
+        Reading(tokens="letters")
 
 
 def test_a_saved_run_finds_its_data_again(text, tmp_path, monkeypatch):

@@ -145,6 +145,18 @@ def span(
 
 
 @app.command()
+def recurrence(
+    rounds: Rounds = 9,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """A training step of `transformer-xl` beside plain scores over the same keys, and beside TransfoXL of `transformers` before 5."""
+    from formers.bench.recurrence import LIMITS, bench_recurrence
+
+    _end(bench_recurrence(rounds), LIMITS, check, json)
+
+
+@app.command()
 def explain(
     length: Annotated[list[int] | None, typer.Option(help="A length to compare at; may be repeated.", min=2)] = None,
     batch: Annotated[int, typer.Option(help="How many rows are read at a time.", min=1)] = 1,

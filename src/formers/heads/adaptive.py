@@ -17,6 +17,7 @@ On tensors without numbers, as `formers explain` uses, the targets lie in the cl
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -64,8 +65,8 @@ class AdaptiveSoftmax(Head):
     def tables(self, vocab: int, dim: int) -> tuple[tuple[int, int], ...]:
         if self.division == 1:
             return ()
-        edges = (0, *self.cutoffs, vocab)
-        return tuple((edges[i + 1] - edges[i], dim // self.division**i) for i in range(len(edges) - 1))
+        edges = pairwise((0, *self.cutoffs, vocab))
+        return tuple((stop - start, dim // self.division**i) for i, (start, stop) in enumerate(edges))
 
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
         assert vocab is not None
@@ -89,6 +90,7 @@ class AdaptiveHead(HeadModule):
     def __init__(self, part: AdaptiveSoftmax, dim: int, vocab: int, scale: float) -> None:
         super().__init__()
         self.edges = (0, *part.cutoffs, vocab)
+        self.tails = tuple(pairwise(self.edges[1:]))
         self.divided = part.division > 1
         self.scale = scale if part.tied else 1.0
         clusters = len(part.cutoffs)
@@ -117,7 +119,7 @@ class AdaptiveHead(HeadModule):
         frequent = self.edges[1]
         first = _float(self._logits(0, hidden, embedding)).log_softmax(dim=-1)
         found = [first[..., :frequent]]
-        for i in range(1, len(self.edges) - 1):
+        for i in range(1, len(self.tails) + 1):
             within = _float(self._logits(i, hidden, embedding)).log_softmax(dim=-1)
             found.append(first[..., frequent + i - 1, None] + within)  # E55
         return torch.cat(found, dim=-1)
@@ -130,7 +132,7 @@ class AdaptiveHead(HeadModule):
             )
         flat, goal = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
         first, frequent = goal, self.edges[1]
-        for i, (start, stop) in enumerate(zip(self.edges[1:-1], self.edges[2:], strict=True)):
+        for i, (start, stop) in enumerate(self.tails):
             first = first.masked_fill((goal >= start) & (goal < stop), frequent + i)
         try:
             nats = token_nats(self._logits(0, flat, embedding), first)
@@ -138,7 +140,7 @@ class AdaptiveHead(HeadModule):
             vocab = self.edges[-1]
             wrong = goal[(goal != IGNORED) & ((goal < 0) | (goal >= vocab))][0].item()
             raise FormersError(f"target {wrong} is not a class: targets must be 0 ... {vocab - 1}, or -100 to ignore.") from None
-        for i, (start, stop) in enumerate(zip(self.edges[1:-1], self.edges[2:], strict=True), 1):
+        for i, (start, stop) in enumerate(self.tails, 1):
             rows = among(goal, start, stop, self.edges[-1])
             # A cluster without targets is computed for no rows, so that its weights have a gradient of 0 and not none.
             within = token_nats(self._logits(i, flat[rows], embedding), goal[rows] - start)
@@ -159,7 +161,7 @@ class AdaptiveHead(HeadModule):
             assert whole is not None
             table = whole[start:stop]
         weight, bias = table * self.scale if self.scale != 1.0 else table, self.bias[start:stop]
-        if i == 0 and len(self.edges) > 2:
+        if i == 0 and self.tails:
             weight, bias = torch.cat([weight, self.cluster]), torch.cat([bias, self.cluster_bias])
         return F.linear(hidden, weight, bias)
 

@@ -37,7 +37,7 @@ class Lookup(nn.Module):
 
     def look_up(self, tokens: Tensor) -> Tensor:
         """The vectors (batch, length, dim) of tokens, unscaled."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} embeds nothing: define look_up(tokens).")
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, length, dim) of tokens (batch, length)."""
@@ -92,7 +92,7 @@ class AdaptiveEmbedding(Lookup):
             found = x.new_zeros(len(flat), x.shape[1]) if found is None else found
             found = found.index_add(0, rows, x)
         assert found is not None
-        return found.view(*tokens.shape, -1)
+        return found.view(*tokens.shape, found.shape[1])
 
 
 class Features(nn.Module):

@@ -36,6 +36,9 @@ from formers.training.protocol import Protocol
 
 log = logging.getLogger(__name__)
 
+WORDS = 1 << 30
+"""More words than data have, where these are yet to be counted."""
+
 
 class Task(NamedTuple):
     """A spec with the vocabulary of its data, the batches to train and judge it on, and what they were made of."""
@@ -63,7 +66,8 @@ def prepare(
     options = dict(options or {})
     if has_pictures(data):
         options = _fitted(member, str(data), preset, options)
-    probe = member_spec(member, preset=preset, **{"vocab": 256, **options})
+    unknown = WORDS if options.get("cutoffs") else 256
+    probe = member_spec(member, preset=preset, **{"vocab": unknown, **options})
     check(probe)  # this and the vocabulary before the data are read
     kind = reading.tokens or default_tokens(data, words="cutoffs" in find_member(member).options)
     specials = ("begin",) if has_pictures(data) else _specials(probe)
@@ -83,7 +87,9 @@ def prepare(
         if options["classes"] not in (None, len(opened.labels)):
             raise FormersError(f"classes={options['classes']} does not fit {data}, which has {len(opened.labels)} labels: leave it out.")
         options["classes"] = len(opened.labels)
-    return _task(member_spec(member, preset=preset, **options), tokenizer, opened)
+    spec = member_spec(member, preset=preset, **options)
+    check(spec)
+    return _task(spec, tokenizer, opened)
 
 
 def task_of(spec: Spec, tokenizer: Tokenizer, data: str | Path, reading: Reading = Reading(), labels: Sequence[str] | None = None) -> Task:
