@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from formers.bench import decode, linformer, plain, train
+from formers.bench import decode, evaluation, linformer, plain, train
 from formers.bench.timing import alternate, both_ways, ratio
+from formers.model import build
 from helpers import refused
 
 
@@ -71,3 +72,20 @@ def test_the_linformer_bench_has_a_slope_for_each_and_refuses_what_has_none():
         linformer.bench_linformer([64, 64], rank=8, rounds=1)
     with refused("rank=99"):
         linformer.bench_linformer([64, 128], rank=99, rounds=1)
+
+
+def test_the_evaluation_bench_fills_the_memory_and_slides_one_window(monkeypatch):
+    monkeypatch.setattr(evaluation, "SIZES", dict(vocab=256, dim=16, heads=2, layers=1, hidden=32))
+    monkeypatch.setattr(evaluation, "SEGMENT", 8)
+    widths = []
+
+    def looked(spec):
+        model = build(spec)
+        model.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
+        return model
+
+    monkeypatch.setattr(evaluation, "build", looked)
+    monkeypatch.setattr("formers.model.respecify.build", looked)
+    results = evaluation.bench_evaluation((20,), rounds=1)
+    assert results["speedup_20"] == pytest.approx(results["sliding_20_seconds"] / results["memory_20_seconds"])
+    assert widths == [8] * 3 + ([8] * evaluation.SEGMENTS + [20]) * 2

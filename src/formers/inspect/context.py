@@ -6,7 +6,8 @@ f_i(c,c') = mean over T of min( b(c, t), l_i(c', t) )         T the share r of t
 g_i(c,c') = ( exp f_i(c,c) - exp f_i(c,c') ) / exp f_i(c,c)   the relative gain of the longer context c' = c + step       E59
 
 The length of model i is the first c whose gain is below 0.01. It is of a group: another group has another baseline, and other lengths.
-A group of one model is its own baseline, and its length the plain effective context length.
+A model by itself has no group to improve on: its losses count as they are, min(b, l) = l, the worse ones too, and its length is the plain
+effective context length (Khandelwal et al., 2018).
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def relative_gain(short: Tensor, long: Tensor, top: float) -> Tensor:
     """g (models,) from the losses (models, tokens) with a shorter and with a longer context, over the share `top` of hardest tokens."""
     baseline = short.amin(dim=0)  # E57
     hardest = baseline.topk(max(1, round(top * len(baseline)))).indices
-    baseline = baseline[hardest]
-    relative = torch.minimum(baseline, long[:, hardest]).mean(dim=1)  # E58
+    baseline, long = baseline[hardest], long[:, hardest]
+    relative = (torch.minimum(baseline, long) if len(long) > 1 else long).mean(dim=1)  # E58
     return 1.0 - (relative - baseline.mean()).exp()  # E59
 
 
@@ -162,8 +163,13 @@ def context_panels(found: Contexts, top: float) -> list[Panel]:
     gains = [Curve(name, across[:-1], row) for name, row in zip(found.names, found.gains(top).tolist(), strict=True)]
     return [
         Panel(losses, "tokens of context", found.unit),
-        Panel(gains, "tokens of context", f"relative gain of {found.contexts[0]} more, hardest {top:.0%}", THRESHOLD),
+        Panel(gains, "tokens of context", f"relative gain of {found.contexts[0]} more, {share_words(top)}", THRESHOLD),
     ]
+
+
+def share_words(top: float) -> str:
+    """Which tokens count, in words."""
+    return "all tokens" if top == 1 else f"hardest {top:.0%}"
 
 
 def context_words(found: Contexts) -> str:
@@ -171,7 +177,7 @@ def context_words(found: Contexts) -> str:
     count = f"{found.nats.shape[2]:,} tokens, each with every context"
     if len(found.names) > 1:
         return f"Relative effective context length of this group of {len(found.names)} runs, over {count}; other groups have other lengths."
-    return f"One run is its own baseline: this is its plain effective context length, over {count}, and not to be compared with another's."
+    return f"Plain effective context length of one run, over {count}; give several runs to compare them by the relative one."
 
 
 def context_facts(found: Contexts, tops: Sequence[float]) -> dict[str, Any]:
