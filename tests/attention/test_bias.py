@@ -11,8 +11,8 @@ from formers.patterns import Causal, Full, Strided
 from helpers import close, gradients
 
 INFINITE = float("-inf")
-WITH_A_BIAS = [name for name in EXECUTORS if name not in ("blocked", "flex", "gather")]
-"""Pieces and FlexAttention refuse a bias; gathering, which takes one query, is tried below."""
+WITH_A_BIAS = [name for name in EXECUTORS if name not in ("blocked", "flex", "gather", "distances")]
+"""Pieces and FlexAttention refuse a bias, and `distances` one that is a tensor; gathering, which takes one query, is tried below."""
 
 
 @pytest.mark.parametrize("pattern", [Full(), Causal()], ids=lambda p: type(p).__name__)

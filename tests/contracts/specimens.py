@@ -34,7 +34,7 @@ from formers.patterns import (
 )
 from formers.position import Grid, Learned, NoPosition, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm
-from formers.score import NoScore, Relative
+from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
 BLOCK = 8
 """The block of every specimen that has one; lengths 1 ... 2 * BLOCK + 1 are swept."""
@@ -103,7 +103,13 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             LowRank(rank=9, sharing="headwise", bias=False),
         ],
     },
-    "score": {"NoScore": [NoScore()], "Relative": [Relative(), Relative(clamp=3, untied=True)]},
+    "score": {
+        "NoScore": [NoScore()],
+        "Relative": [Relative(), Relative(clamp=3, untied=True)],
+        "FixedSpan": [FixedSpan(span=4)],
+        "Span": [Span(span=9, ramp=4, init=0.2), Span(span=100, ramp=5, penalty=0.1)],
+        "DynamicSpan": [DynamicSpan(span=9, ramp=2, penalty=0.1), DynamicSpan(span=100)],
+    },
     "memory": {"NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
     "residual": {"Bare": [Bare()], "PostNorm": [PostNorm()], "PreNorm": [PreNorm()]},
     "depth": {"Stacked": [Stacked(layers=2)], "Shared": [Shared(layers=3)]},
@@ -140,6 +146,12 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "transformer-xl": [
         {"vocab": VOCAB, "memory": 200, **TINY},
         {"vocab": VOCAB, "memory": 5, "same_length": True, "untied": True, "clamp": 3, "norm": "post", "head_dim": 3, **TINY},
+    ],
+    "adaptive-span": [
+        {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "init": 0.3, **TINY},
+        {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "dynamic": True, "norm": "post", "head_dim": 3, **TINY},
+        {"vocab": VOCAB, "span": 90, "ramp": 1, "init": 0.02, "memory": 100, "tied": False, **TINY},
+        {"vocab": VOCAB, "span": 5, "fixed": True, **TINY},
     ],
     "sparse-transformer": [
         {"vocab": VOCAB, "pattern": "fixed", "use": "merged", "stride": 4, "summary": 1, **TINY},

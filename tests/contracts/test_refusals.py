@@ -10,11 +10,11 @@ from formers import Spec
 from formers.attention import LowRank
 from formers.core import Sizes
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
-from formers.memory import Memory
+from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Alternate, BigBird, Causal, Full, Local, PerHead
 from formers.position import Grid
-from formers.score import Score
+from formers.score import DynamicSpan, Score, Span
 from helpers import refused
 
 PLAIN = formers.spec("decoder", vocab=10, dim=16, heads=2, layers=1)
@@ -56,6 +56,8 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(LOW, attention=LowRank(rank=4, projection="conv"), value_dim=5), "sharing=headwise"),
     (but(LOW, attention=LowRank(rank=4, projection="conv", sharing="key-value"), value_dim=5), "width 5"),
     (but(PAIR, encoder=but(PAIR.encoder, attention=LowRank(rank=1000))), "rank=1000"),
+    (but(PLAIN, score=Span(span=9), memory=Recurrence(length=8)), "span=9"),
+    (but(PLAIN, score=DynamicSpan(span=9), pattern=Full(), head=MaskedLM()), "DynamicSpan"),
 ]
 ALLOWED = [
     PLAIN,
@@ -74,6 +76,8 @@ ALLOWED = [
     but(LOW, attention=LowRank(rank=4, projection="conv", sharing="headwise"), value_dim=5),
     but(LOW, attention=LowRank(rank=4, projection="mean"), value_dim=5),
     but(PAIR, encoder=but(PAIR.encoder, attention=LowRank(rank=4))),
+    but(PLAIN, score=Span(span=9), memory=Recurrence(length=9)),
+    but(PLAIN, score=Span(span=9)),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from formers.attention import blocked, dense, flex, gather, sdpa
+from formers.attention import blocked, dense, distances, flex, gather, sdpa
 from formers.attention.request import Request
 from formers.core import FormersError, Index, Positions, Range, nearest
 from formers.patterns import Full, Pattern
@@ -37,6 +37,7 @@ EXECUTORS: dict[str, Executor] = {
     "gather": Executor(gather.refuses, gather.run, "the keys that one query reads, side by side", gather.masks, gather.idles),
     "flex": Executor(flex.refuses, flex.run, "a kernel that torch makes for the pattern", idles=flex.idles, kernels=4),
     "blocked": Executor(blocked.refuses, blocked.run, "pieces of the pattern, merged", idles=blocked.idles),
+    "distances": Executor(distances.refuses, distances.run, "tiles, with the term by distance made on the way", idles=distances.idles),
     "sdpa": Executor(sdpa.refuses, sdpa.run, "torch's fused kernel", sdpa.masks),
     "dense": Executor(dense.refuses, dense.run, "the equation, with its full matrix of weights", Request.mask_words),
 }

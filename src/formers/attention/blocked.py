@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from formers.attention.request import Request
-from formers.attention.tiles import SHUT, Place, Shape, Tile, Tiles, tiles, units
+from formers.attention.tiles import EMPTY, LOG2E, SHUT, TILE, Place, Shape, Tile, Tiles, tiles, units, wide
 from formers.core import Range
 from formers.core.random import fresh, generator
 from formers.patterns import Pattern
@@ -29,13 +29,8 @@ SHORTEST = 512
 """Below this length the fused kernel over all pairs is as fast."""
 LARGEST_SHARE = 0.4
 """Above this share of all pairs the fused kernel, which computes all of them, is as fast."""
-TILE = 3 << 16
-"""Pairs of a tile on a CPU, for each of its threads: their scores, and what belongs to them, stay in the cache of a core."""
 LARGE_TILE = 1 << 24
 """Pairs of a tile on other devices, which have a launch to pay for each step."""
-EMPTY = 0.1 * SHUT
-"""The largest score, and the logarithm of the sum, of a query without keys: far above SHUT, far below any score."""
-LOG2E = 1.0 / math.log(2.0)
 
 
 def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -135,7 +130,7 @@ class Work(NamedTuple):
 
 def _work(q: Tensor, pattern: Pattern, scale: float, dropout: float, seed: int) -> Work:
     heads, n = q.shape[1:3]
-    dtype = _wide(q.dtype)
+    dtype = wide(q.dtype)
     # What is dropped is drawn tile by tile: it must not depend on the threads, which may change between the two directions.
     limit = (TILE if dropout else TILE * torch.get_num_threads()) if q.device.type == "cpu" else LARGE_TILE
     rounds = [tiles(pattern, n, head if pattern.by_head else 0, limit, dtype, q.device, not dropout) for head in range(heads)]
@@ -219,7 +214,7 @@ operation_backward = torch.library.custom_op(
 
 @operation.register_fake
 def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(v, memory_format=torch.contiguous_format), q.new_empty(q.shape[:3], dtype=_wide(q.dtype))
+    return torch.empty_like(v, memory_format=torch.contiguous_format), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
 
 
 @operation_backward.register_fake
@@ -355,8 +350,3 @@ def _among(where: Place | None, row: Row) -> tuple[Tensor, Tensor, Tensor | None
     if where is None:
         return row.k, row.v, row.shut
     return where.take(row.k)[0], where.take(row.v)[0], None if row.shut is None else where.take(row.shut)[0]
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What is computed in."""
-    return torch.promote_types(dtype, torch.float32)

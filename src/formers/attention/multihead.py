@@ -130,7 +130,8 @@ class SelfAttention(_Heads):
             pattern = pattern.of(x.shape[1])
         reach = None if self.score is None else self.score.reach(step)
         if past is not None and reach is not None:
-            past = past.last(reach)
+            # Of hidden states the empty places come first, so that the last ones are the newest in every row.
+            past = past.last(reach) if isinstance(past, Hidden) else within(past, reach)
         q, cache = self.recall(x, past, stream.positions)
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
         valid = None if pattern.is_causal else stream.valid
@@ -140,7 +141,7 @@ class SelfAttention(_Heads):
         y = self.mix(q, cache, self.request(pattern, stream.positions, cache.positions, valid, bias), stream, step)
         if not stream.keep:
             return y, None
-        return y, leave_behind(cache if reach is None else cache.last(reach), pattern, stream)
+        return y, leave_behind(cache, pattern, stream, reach)
 
     def recall(self, x: Tensor, past: Cache | Hidden | None, positions: Positions) -> tuple[Tensor, Cache]:
         """The queries of x, and the keys and values of the past and of x."""
@@ -185,16 +186,24 @@ class CrossAttention(_Heads):
         return y, replace(cache.detach(), positions=real(cache.positions, valid)) if stream.keep else None
 
 
-def leave_behind(cache: Cache, pattern: Pattern, stream: Stream) -> Cache:
-    """The part of a cache that queries after this stream may still look at."""
+def within(past: Cache, reach: int) -> Cache:
+    """The past without keys that surely stand `reach` places back or further."""
+    if isinstance(past.positions, Range):
+        return past.last(reach)
+    # Rows that stand at different positions agree in this: a key that many solid places back is at least as many tokens back.
+    return past.last(reach) if isinstance(past.positions, Index) and past.solid >= reach else past
+
+
+def leave_behind(cache: Cache, pattern: Pattern, stream: Stream, reach: int | None = None) -> Cache:
+    """The part of a cache that queries after this stream may still look at, by their pattern and as far back as a score reaches."""
     cache, where = cache.detach(), cache.positions
     if stream.valid is not None:  # the places behind a row's real tokens are empty, and the next tokens stand behind those
         return replace(cache, positions=real(where, stream.valid) if isinstance(where, Range) else where, solid=0)
     if not isinstance(where, Index):
-        return cache.only(pattern.kept(where.stop))
-    # Rows that stand at different positions agree in this: a key that many solid places back is at least as many tokens back.
-    reach = pattern.reach
-    return cache if reach is None or cache.solid < reach else cache.last(reach)
+        return (cache if reach is None else within(cache, reach)).only(pattern.kept(where.stop))
+    for most in (pattern.reach, reach):
+        cache = cache if most is None else within(cache, most)
+    return cache
 
 
 def real(positions: Positions, valid: Tensor | None) -> Positions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,6 +15,11 @@ from formers.patterns.plan import Chosen, Grid, Piece, Round, Where
 
 SHUT = -1e30
 """Added to the score of a key that a query may not see: finite, so that no difference of two of them is undefined."""
+EMPTY = 0.1 * SHUT
+"""The largest score, and the logarithm of the sum, of a query without keys: far above SHUT, far below any score."""
+LOG2E = 1.0 / math.log(2.0)
+TILE = 3 << 16
+"""Pairs of a tile on a CPU, for each of its threads: their scores, and what belongs to them, stay in the cache of a core."""
 
 
 class Place(NamedTuple):
@@ -110,6 +116,11 @@ def tiles(pattern: Pattern, n: int, head: int, limit: int, dtype: torch.dtype, d
     """
     with torch.inference_mode(False):  # what is first made in evaluation must serve training, too
         return tuple(_tiles(part if turn else part._replace(by_keys=None), n, limit, dtype, device) for part in pattern.pieces(n, head))
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What is computed in: half precision is widened."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _tiles(part: Round, n: int, limit: int, dtype: torch.dtype, device: torch.device) -> Tiles:

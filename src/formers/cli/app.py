@@ -16,7 +16,7 @@ import typer
 import typer.main
 
 from formers import __version__
-from formers.cli import bench, doctor, evaluate, explain, generate, members, show, train
+from formers.cli import bench, compare, doctor, evaluate, explain, generate, members, show, train
 from formers.cli.manners import Verbs
 
 NAME = "formers"
@@ -58,6 +58,7 @@ app.command("train")(train.train)
 app.command("resume")(train.resume)
 app.command("generate")(generate.generate)
 app.command("eval")(evaluate.evaluate)
+app.command("compare")(compare.compare)
 app.command("members")(members.members)
 app.command("explain")(explain.explain)
 app.add_typer(show.app, name="show")

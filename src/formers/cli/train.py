@@ -57,7 +57,7 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the dropout; 0 unless given.")] = None,
     device: Device = None,
-    tokens: Annotated[str | None, typer.Option(help="What text is cut into: bytes, characters or bpe.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="What text is cut into: bytes, characters, bpe or words.")] = None,
     valid: Annotated[str | None, typer.Option(help="Held-out data of your own; else a part of --data is held out.")] = None,
     save_every: Annotated[int | None, typer.Option(help="Save every so many steps; every five minutes unless given.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Judge every so many steps; ten times in the run unless given.")] = None,

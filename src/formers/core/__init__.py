@@ -3,6 +3,7 @@
 from formers.core.errors import FormersError, nearest
 from formers.core.part import Part, Slot
 from formers.core.positions import Comb, Index, Positions, Range
+from formers.core.settle import Settles
 from formers.core.sizes import Sizes
 from formers.core.state import Cache, Hidden, State
 from formers.core.stream import IGNORED, Source, Stream, Watch, compact
@@ -17,6 +18,7 @@ __all__ = [
     "Part",
     "Positions",
     "Range",
+    "Settles",
     "Sizes",
     "Slot",
     "Source",

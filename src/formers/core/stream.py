@@ -73,6 +73,10 @@ class Stream:
     """Who looks on, where somebody does."""
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named extra losses that sublayers add as the stream passes: returned with the output, never stored on a module."""
+    tapped: tuple[int, ...] = ()
+    """The depth steps whose outputs somebody asks for."""
+    taps: dict[int, Tensor] = field(default_factory=dict)
+    """These outputs (batch, length, dim) by step, as the head would be given them if the stack ended there."""
 
 
 @dataclass(frozen=True)

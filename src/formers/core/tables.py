@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch._guards import active_fake_mode
+from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -50,10 +51,13 @@ def derived(weight: Tensor, dtype: torch.dtype, rows: int, make: Callable[[int],
 
     Where nothing is learnt it is kept as long as the weight stays as it is. `which` tells apart tables that are made of one weight.
     """
-    learning = torch.is_grad_enabled() or torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or weight.is_inference()
-    if learning:
+    if torch.compiler.is_compiling() or weight.is_inference():
         return make(rows).to(dtype)
-    mark, tables = (weight._version, weight.data_ptr()), _DERIVED.setdefault(weight, {})
+    if torch.is_grad_enabled():
+        _DERIVED.pop(weight, None)  # a fused optimiser, which may come next, does not count the weight's versions
+        return make(rows).to(dtype)
+    place = 0 if isinstance(weight, FakeTensor) else weight.data_ptr()
+    mark, tables = (weight._version, place), _DERIVED.setdefault(weight, {})
     known = tables.get((dtype, which))
     if known is None or known[0] != mark or known[1].shape[1] < rows:
         known = tables[dtype, which] = (mark, make(-(-rows // ROWS) * ROWS).to(dtype))

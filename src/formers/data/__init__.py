@@ -13,6 +13,7 @@ from formers.data.stream import read_text, token_stream
 from formers.data.text import Text, open_text
 from formers.data.tokenize import Bytes, Characters, Tokenizer
 from formers.data.vocabulary import find_tokenizer
+from formers.data.words import Words
 
 __all__ = [
     "BPE",
@@ -31,6 +32,7 @@ __all__ = [
     "Streams",
     "Text",
     "Tokenizer",
+    "Words",
     "find_tokenizer",
     "open_labelled",
     "open_pairs",

@@ -192,9 +192,10 @@ IMAGES: dict[str, Images] = {
 }
 STDLIB, NUMBERS, PAIRS = "stdlib", "numbers", "multi30k"
 NAMES = (*SETS, *IMAGES, PAIRS, NUMBERS, STDLIB)
-TOKENS = {**dict.fromkeys(NAMES, "bytes"), PAIRS: "bpe", NUMBERS: "bpe"}
+TOKENS = {**dict.fromkeys(NAMES, "bytes"), PAIRS: "bpe", NUMBERS: "bpe", **dict.fromkeys(("ptb", "wikitext-2", "wikitext-103"), "words")}
 
 
-def default_tokens(data: object) -> str:
-    """What a token is unless one says otherwise."""
-    return TOKENS.get(str(data).split(":")[0], "bytes")
+def default_tokens(data: object, words: bool) -> str:
+    """What a token is unless one says otherwise; words for models that are made for so many, else bytes."""
+    kind = TOKENS.get(str(data).split(":")[0], "bytes")
+    return "bytes" if kind == "words" and not words else kind

@@ -15,7 +15,7 @@ from formers.data.files import resolved
 class Reading(Part):
     """Tokens, held-out data, the field of a record, and what to do with bytes that are no text."""
 
-    tokens: Literal["bytes", "characters", "bpe"] | None = None
+    tokens: Literal["bytes", "characters", "bpe", "words"] | None = None
     """What a token is; None takes what the data set suggests, else bytes."""
     valid: str | None = None
     """Data to judge by; all of the other data are then for training."""

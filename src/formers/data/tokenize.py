@@ -15,7 +15,7 @@ Ids = NDArray[np.unsignedinteger]
 
 
 class Tokenizer(Slot):
-    """A reversible map between text and token ids 0 ... vocab-1."""
+    """A map between text and token ids 0 ... vocab-1, reversible unless it says what it does not keep."""
 
     specials: tuple[str, ...] = ()
     """Names of tokens that stand for no text, numbered behind the others: begin, end, mask."""
@@ -50,7 +50,11 @@ class Tokenizer(Slot):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special tokens give none."""
-        return self.to_bytes(ids).decode("utf-8", errors="replace")
+        return self.text(self.to_bytes(ids))
+
+    def text(self, data: bytes) -> str:
+        """The bytes of ids as text for people."""
+        return data.decode("utf-8", errors="replace")
 
 
 class Bytes(Tokenizer):

@@ -1,8 +1,8 @@
-"""The tokenizer that fits some data: bytes, their characters, or a byte-pair encoding learnt from the training part."""
+"""The tokenizer that fits some data: bytes, their characters, or words or a byte-pair encoding learnt from the training part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -11,14 +11,22 @@ from formers.data.cache import key_of, made
 from formers.data.examples import Examples
 from formers.data.text import TextData
 from formers.data.tokenize import Bytes, Characters, Tokenizer, code_points
+from formers.data.words import Words, learn_words
 
 
 def find_tokenizer(kind: str, data: TextData | Examples, specials: tuple[str, ...] = (), vocab: int | None = None) -> Tokenizer:
-    """The tokenizer of a kind: the characters of all parts, or a BPE of `vocab` ids (4096) from the training part; found only once."""
+    """The tokenizer of a kind, found only once.
+
+    Characters are those of all parts; words, at most `vocab` (all), and a BPE of `vocab` ids (4096) are learnt from the training part.
+    """
     if kind == "bytes":
         return Bytes(specials=specials)
     if kind == "characters":
         return Characters(characters=_kept(kind, data, lambda: _characters(data)), specials=specials)
+    if kind == "words":
+        room = "all" if vocab is None else vocab - len(specials)
+        definition = _kept(f"words {room}", data, lambda: learn_words(_lines(data), vocab, specials).definition)
+        return Words(definition=definition, specials=specials)
     size = VOCAB if vocab is None else vocab
     definition = _kept(f"bpe {size - len(specials)}", data, lambda: train_bpe(data.sample(), size, specials).definition)
     return BPE(definition=definition, specials=specials)
@@ -28,6 +36,14 @@ def _kept(what: str, data: TextData | Examples, find: Callable[[], str]) -> str:
     """What was found in the data before, or is found now."""
     key = key_of(what, data.fingerprint, data.invalid)
     return made("vocabularies", key, lambda sink: sink.write(find().encode("utf-8"))).read_bytes().decode("utf-8")
+
+
+def _lines(data: TextData | Examples) -> Iterator[str]:
+    """The text to learn from, in pieces; examples are lines each."""
+    for text in data.texts("train"):
+        yield text
+        if isinstance(data, Examples):
+            yield "\n"
 
 
 def _characters(data: TextData | Examples) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from formers.core import FormersError, nearest
 from formers.core.part import checked
-from formers.family import bigbird, linformer, sparse_transformer, transformer, transformer_xl
+from formers.family import adaptive_span, bigbird, character_transformer, linformer, sparse_transformer, transformer, transformer_xl
 from formers.model import Model, Spec, build
 
 
@@ -35,11 +35,19 @@ MEMBERS: dict[str, Member] = {
     "transformer": Member(transformer.transformer, {"base": transformer.BASE}, transformer.TRAINING),
     "encoder": Member(transformer.encoder, {"base": transformer.BASE}),
     "decoder": Member(transformer.decoder, {"base": transformer.BASE}, {"": {"learning_rate": 2e-3}}),
+    "character-transformer": Member(
+        character_transformer.character_transformer,
+        {"base": character_transformer.BASE, "t12": character_transformer.T12},
+        character_transformer.TRAINING,
+    ),
     "transformer-xl": Member(
         transformer_xl.transformer_xl,
         {"base": transformer_xl.ENWIK8, "wikitext103": transformer_xl.WIKITEXT103},
         transformer_xl.TRAINING,
         transformer_xl.EVALUATION,
+    ),
+    "adaptive-span": Member(
+        adaptive_span.adaptive_span, {"base": adaptive_span.BASE, "large": adaptive_span.LARGE}, adaptive_span.TRAINING
     ),
     "sparse-transformer": Member(
         sparse_transformer.sparse_transformer,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TypeVar
 
 from formers.core import FormersError, Slot, nearest
-from formers.position import Learned, NoPosition, Position, Sinusoidal
+from formers.heads import AdaptiveSoftmax, Head, LanguageModel
+from formers.heads.adaptive import chosen_cutoffs
+from formers.position import Learned, NoPosition, PerLayer, Position, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm, Residual
 
 P = TypeVar("P", bound=Slot)
 
-POSITIONS: dict[str, Position] = {"sinusoidal": Sinusoidal(), "learned": Learned(), "none": NoPosition()}
+POSITIONS: dict[str, Position] = {"sinusoidal": Sinusoidal(), "learned": Learned(), "per-layer": PerLayer(), "none": NoPosition()}
 RESIDUALS: dict[str, Residual] = {"post": PostNorm(), "pre": PreNorm(), "bare": Bare()}
 
 
@@ -22,6 +24,17 @@ def position(word: str) -> Position:
 def residual(word: str) -> Residual:
     """The residual part of a word."""
     return _named("norm", word, RESIDUALS)
+
+
+def words(vocab: int, cutoffs: tuple[int, ...] | None, division: int, tied: bool, label_smoothing: float = 0.0) -> Head:
+    """The head of a language model: an adaptive softmax with cutoffs, which are chosen where they are None; without any a full one."""
+    if cutoffs and label_smoothing:
+        raise FormersError(f"label_smoothing={label_smoothing} has no meaning with cutoffs={list(cutoffs)}: leave one of them out.")
+    if cutoffs is None:
+        cutoffs = () if label_smoothing else chosen_cutoffs(vocab)
+    if not cutoffs:
+        return LanguageModel(tied=tied, label_smoothing=label_smoothing)
+    return AdaptiveSoftmax(cutoffs=cutoffs, division=division, tied=tied, tied_projections="tails" if tied else "none")
 
 
 def _named(option: str, word: str, known: dict[str, P]) -> P:

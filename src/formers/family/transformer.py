@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 
 from formers.depth import Stacked
 from formers.family.parts import position as positions
-from formers.family.parts import residual
+from formers.family.parts import residual, words
 from formers.feedforward import Dense
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.model import Spec
@@ -111,6 +111,8 @@ def decoder(
     label_smoothing: float = 0.0,
     tied: bool = True,
     embedding_scale: str = "input",
+    cutoffs: tuple[PositiveInt, ...] | None = None,
+    division: PositiveInt = 1,
 ) -> Spec:
     """The decoder alone: a language model that predicts each token from those before it."""
     return Spec(
@@ -118,5 +120,5 @@ def decoder(
         dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
         position=positions(position), pattern=Causal(), residual=residual(norm), depth=Stacked(layers=layers),
         feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
-        head=LanguageModel(tied=tied, label_smoothing=label_smoothing),
+        head=words(vocab, cutoffs, division, tied, label_smoothing),
     )  # fmt: skip

@@ -9,9 +9,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from formers.attention import DotProduct
 from formers.core import FormersError
 from formers.depth import Stacked
-from formers.family.parts import residual
+from formers.family.parts import residual, words
 from formers.feedforward import Dense
-from formers.heads import LanguageModel
 from formers.memory import Recurrence
 from formers.model import Spec
 from formers.patterns import Causal, Local
@@ -59,6 +58,8 @@ def transformer_xl(
     norm: str = "pre",
     activation: str = "gelu",
     tied: bool = True,
+    cutoffs: tuple[PositiveInt, ...] | None = None,
+    division: PositiveInt = 1,
 ) -> Spec:
     """Every token sees its segment up to itself and the `memory` tokens before it; with same_length exactly the last `memory` tokens."""
     if same_length and not memory:
@@ -68,5 +69,5 @@ def transformer_xl(
         attention_dropout=attention_dropout, position=NoPosition(), pattern=Local(window=memory) if same_length else Causal(),
         attention=DotProduct(bias=False), score=Relative(clamp=clamp, untied=untied), memory=Recurrence(length=memory),
         residual=residual(norm), depth=Stacked(layers=layers), feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
-        head=LanguageModel(tied=tied),
+        head=words(vocab, cutoffs, division, tied),
     )  # fmt: skip

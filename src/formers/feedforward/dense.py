@@ -3,16 +3,17 @@
 FFN(x) = f(x W_1 + b_1) W_2 + b_2            f = ReLU (the paper) or GELU            E9
 f(x) = x sigma(1.702 x)                      gelu-sigmoid (Child et al., 2019)       E86
 FFN(x) = (silu(x W_g) * x W_1) W_2           SwiGLU (Shazeer, 2020), without biases  E10
+FFN(x) = Drop(f(x W_1 + b_1)) W_2 + b_2      `dropout`: of what W_2 is given         E36
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -33,19 +34,21 @@ class Dense(FeedForward):
 
     hidden: PositiveInt
     activation: Literal["relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu"] = "relu"
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Of the hidden activations, beside the dropout of the sublayer's answer."""
 
     def build(self, sizes: Sizes) -> nn.Module:
         if self.activation == "swiglu":
-            return GatedFeedForward(sizes, self.hidden)
-        return DenseFeedForward(sizes, self.hidden, self.activation)
+            return GatedFeedForward(sizes, self.hidden, self.dropout)
+        return DenseFeedForward(sizes, self.hidden, self.activation, self.dropout)
 
 
 class DenseFeedForward(nn.Module):
     """f(x W_1 + b_1) W_2 + b_2."""
 
-    def __init__(self, sizes: Sizes, hidden: int, activation: str) -> None:
+    def __init__(self, sizes: Sizes, hidden: int, activation: str, dropout: float) -> None:
         super().__init__()
-        self.activation = activation
+        self.activation, self.dropout = activation, dropout
         self.into = nn.Linear(sizes.dim, hidden)
         self.out = nn.Linear(hidden, sizes.dim)
         for linear, gain in ((self.into, 1.0), (self.out, sizes.gain)):
@@ -54,14 +57,16 @@ class DenseFeedForward(nn.Module):
 
     def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
         """y (batch, length, dim); nothing is left behind."""
-        return self.out(ACTIVATIONS[self.activation](self.into(x))), None  # E9
+        inner = ACTIVATIONS[self.activation](self.into(x))
+        return self.out(dropped(inner, self.dropout, self.training)), None  # E9
 
 
 class GatedFeedForward(nn.Module):
     """(silu(x W_g) * x W_1) W_2."""
 
-    def __init__(self, sizes: Sizes, hidden: int) -> None:
+    def __init__(self, sizes: Sizes, hidden: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.into = nn.Linear(sizes.dim, 2 * hidden, bias=False)
         self.out = nn.Linear(hidden, sizes.dim, bias=False)
         for weight in torch.split(self.into.weight, hidden):
@@ -71,4 +76,9 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
         """y (batch, length, dim); nothing is left behind."""
         gate, value = self.into(x).chunk(2, dim=-1)
-        return self.out(F.silu(gate) * value), None  # E10
+        return self.out(dropped(F.silu(gate) * value, self.dropout, self.training)), None  # E10
+
+
+def dropped(inner: Tensor, rate: float, training: bool) -> Tensor:
+    """Drop(inner) in training; inner itself otherwise, without the price of a call."""
+    return F.dropout(inner, rate) if rate and training else inner  # E36

@@ -207,8 +207,9 @@ def _texts(model: Model, prompts: Sequence[str], options: Options, batch: int) -
 
 def whole_text(model: Model, prompt: Sequence[int], line: Line) -> str:
     """A prompt of token ids and what follows it, as one text: a character may begin in one and end in the other. Or what is answered."""
-    before = b"" if is_answering(model) else tokenizer_of(model).to_bytes(prompt)
-    return (before + line.data).decode("utf-8", errors="replace")
+    tokenizer = tokenizer_of(model)
+    before = b"" if is_answering(model) else tokenizer.to_bytes(prompt)
+    return tokenizer.text(before + line.data)
 
 
 def _tensor(model: Model, prompt: Tensor, mask: Tensor | None, options: Options, batch: int) -> Tensor:

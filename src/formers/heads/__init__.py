@@ -1,7 +1,9 @@
 """What a model is for: logits and their loss."""
 
+from formers.heads.adaptive import AdaptiveSoftmax
+from formers.heads.auxiliary import Auxiliary
 from formers.heads.base import Head, NoHead
 from formers.heads.classify import Classify
 from formers.heads.language import LanguageModel, MaskedLM
 
-__all__ = ["Classify", "Head", "LanguageModel", "MaskedLM", "NoHead"]
+__all__ = ["AdaptiveSoftmax", "Auxiliary", "Classify", "Head", "LanguageModel", "MaskedLM", "NoHead"]

@@ -39,6 +39,20 @@ class HeadModule(nn.Module):
         raise FormersError(f"a {type(self).__name__} does not predict tokens one by one: use the head of a language model.")
 
 
+class AuxiliaryModule(nn.Module):
+    """Further losses of training, with weights that nobody needs afterwards."""
+
+    def taps(self, progress: float) -> tuple[int, ...]:
+        """The depth steps whose outputs it asks for when `progress` of the training is done."""
+        return ()
+
+    def forward(
+        self, hidden: Tensor, taps: dict[int, Tensor], embedding: Embeds, targets: Tensor, mask: Tensor | None, progress: float
+    ) -> dict[str, Tensor]:
+        """Named losses of the last hidden states (batch, length, dim) and of the outputs of the steps it has asked for."""
+        return {}
+
+
 class Head(Slot):
     """What a model is for."""
 
@@ -59,6 +73,14 @@ class Head(Slot):
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
         """The module; `scale` multiplies logits that are made with the embedding table."""
         return HeadModule()
+
+    def build_auxiliary(self, sizes: Sizes, vocab: int | None) -> AuxiliaryModule | None:
+        """What gives further losses in training alone; None where there are none."""
+        return None
+
+    def deployed(self) -> Head:
+        """The head of the same model without what only training needs."""
+        return self
 
 
 class NoHead(Head):

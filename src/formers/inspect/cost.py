@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from formers.attention import blocked
+from formers.attention import blocked, distances
 from formers.attention.attend import Verdict
 from formers.core import FormersError, State, Watch
 from formers.heads import NoHead
@@ -110,11 +110,11 @@ class Costs:
         with self.fake:
             inputs, targets = example(self.spec, self.batch, length)
             forward, out = self._pass(inputs)
-            training = None if targets is None else self._train(inputs, targets)
             decoding = state = held = None
-            if out.state is not None:
+            if out.state is not None:  # before the training step, which lets go of tables that are kept for decoding
                 state = _bytes(_tensors(out.state))
                 decoding, held = self._decode(out.state)
+            training = None if targets is None else self._train(inputs, targets)
         return Cost(length, self.batch, allowed_share(self.spec, length), forward, training, decoding, state, held)
 
     def forward(self, length: int) -> Step:
@@ -135,11 +135,20 @@ class Costs:
         live = Live()
         self.model.train()
         self.model.zero_grad()
+        memory = self._memory()
         with live, counting() as counter:
-            out = self.model(**inputs, targets=targets, watch=watch)  # it lives on, as in training
+            out = self.model(**inputs, targets=targets, watch=watch, **memory)  # it lives on, as in training
             forward, activations = Step(*_by_part(counter), watch.notes), live.now
             out.loss.backward()
         return Training(forward, counter.get_total_flops(), activations, live.peak)
+
+    def _memory(self) -> dict[str, State]:
+        """The state that a training step goes on from where the memory is full; nothing where there is none."""
+        limit = self.spec.memory.limit
+        if not limit:
+            return {}
+        state = self.model(**example(self.spec, self.batch, limit)[0], state=self.model.initial_state(self.batch)).state
+        return {"state": state}
 
     def _decode(self, state: State) -> tuple[Step | None, int | None]:
         """One more token for each row behind a state, and the bytes of the buffers that hold what it leaves."""
@@ -222,12 +231,30 @@ def _blocked_backward(
     return blocked.flops((q, v), pattern, (3, 2))
 
 
+def _distances(
+    q: Shape, k: Shape, v: Shape, far: Shape, table: Shape, level: Shape | None, scale: float, offset: int, nearest: int,
+    reaches: list[int], **_: Any,
+) -> int:  # fmt: skip
+    """FLOPs of attention with a term by distance."""
+    return distances.flops((q, k, v, far), offset, nearest, reaches, (1, 1, 1))
+
+
+def _distances_backward(
+    g: Shape, q: Shape, k: Shape, v: Shape, far: Shape, table: Shape, level: Shape | None, out: Shape, lse: Shape, scale: float,
+    offset: int, nearest: int, reaches: list[int], **_: Any,
+) -> int:  # fmt: skip
+    """FLOPs of its backward pass, which computes the scores once more."""
+    return distances.flops((q, k, v, far), offset, nearest, reaches, (3, 2, 3))
+
+
 # torch counts its fused attention on every device but this one, and knows nothing of ours.
 FUSED = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
     torch.ops.formers.blocked: _blocked,
     torch.ops.formers.blocked_backward: _blocked_backward,
+    torch.ops.formers.distances: _distances,
+    torch.ops.formers.distances_backward: _distances_backward,
 }
 
 

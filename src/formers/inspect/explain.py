@@ -70,7 +70,7 @@ def explain_facts(what: Subject, lengths: Sequence[int] = (), batch: int = 1) ->
         "lengths": [_row_facts(row, costs) for row in rows],
         "even": _even(costs, rows),
         "beyond": beyond,
-        "notes": _notes(rows, main),
+        "notes": _notes(rows, main, what.spec.memory.limit),
     }
 
 
@@ -181,9 +181,9 @@ def _kind(note: str) -> str:
     return note.removesuffix(" executors").replace("cross", "cross-attention")
 
 
-def _notes(rows: Sequence[Cost], main: Cost) -> list[str]:
-    """What else there is to say about some lengths: where another executor runs."""
-    notes = []
+def _notes(rows: Sequence[Cost], main: Cost, memory: int | None) -> list[str]:
+    """What else there is to say: of a memory, and of lengths where another executor runs."""
+    notes = [] if not memory else [f"A training step reads a full memory of {memory:,} tokens before its own."]
     for name, usual in _chosen(main).items():
         others: dict[str, list[int]] = {}
         for row in rows:

@@ -103,7 +103,12 @@ def spec_facts(spec: Spec) -> dict[str, Any]:
             {"title": stack.title, "slots": {k: v.model_dump(mode="json") for k, v in stack.slots.items()}, "sizes": stack.sizes}
             for stack in stacks(spec)
         ],
-        "parameters": {"total": model.parameter_count(), "parts": parameter_parts(model), "tied": getattr(spec.head, "tied", False)},
+        "parameters": {
+            "total": model.parameter_count(),
+            "inference": model.parameter_count(training=False),
+            "parts": parameter_parts(model),
+            "tied": getattr(spec.head, "tied", False),
+        },
     }
 
 
@@ -162,6 +167,8 @@ def parameters_table(facts: Mapping[str, Any], encoding: str) -> Table:
         elif part == "head" and facts["tied"]:
             add_row(table, part, "0", "", "reads the embedding's table")
     add_row(table, "total", f"{total:,}", "", "", style="bold")
+    if facts["inference"] != total:
+        add_row(table, "at inference", f"{facts['inference']:,}", "", "", style="bold")
     return table
 
 

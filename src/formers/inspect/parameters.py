@@ -26,6 +26,7 @@ HOMES = {
     "join_feedforward": "residual",
     "final": "residual",
     "head": "head",
+    "auxiliary": "training alone",
 }
 
 

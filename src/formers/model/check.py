@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from formers.attention import LowRank
 from formers.core import FormersError
-from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory
 from formers.model.spec import Spec
 from formers.patterns import Full
 from formers.position import Grid
-from formers.score import NoScore
+from formers.score import FixedSpan, NoScore
 
 
 class Refusal(NamedTuple):
@@ -36,8 +36,22 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: "the model has no input: give vocab for tokens or features for vectors.",
     ),
     Refusal(
-        lambda s: isinstance(s.head, LanguageModel) and s.vocab is None,
+        lambda s: isinstance(s.head, (LanguageModel, AdaptiveSoftmax)) and s.vocab is None,
         lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, or use Classify.",
+    ),
+    Refusal(
+        lambda s: isinstance(s.head, AdaptiveSoftmax) and s.vocab is not None and max(s.head.cutoffs, default=0) >= s.vocab,
+        lambda s: (
+            f"cutoffs={list(_adaptive(s).cutoffs)} leave no words behind the last of them with vocab={s.vocab}: "
+            f"give cutoffs below {s.vocab}, or [] for one softmax over all."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.head, AdaptiveSoftmax) and s.head.narrowest(s.dim) < 1,
+        lambda s: (
+            f"division={_adaptive(s).division} leaves the last of {len(_adaptive(s).cutoffs) + 1} clusters no width at dim={s.dim}: "
+            "choose a smaller division, fewer cutoffs or a larger dim."
+        ),
     ),
     Refusal(
         lambda s: s.head.writes and not s.is_causal,
@@ -81,6 +95,20 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: f"the decoder of an encoder-decoder writes tokens: give it the LanguageModel head instead of {type(s.head).__name__}.",
     ),
     Refusal(
+        lambda s: not isinstance(s.memory, NoMemory) and not (s.is_causal and s.encoder is None),
+        lambda s: (
+            f"{type(s.memory).__name__} carries the past of one stream to its next segment, and this model reads whole rows or pairs: "
+            "use a causal pattern, a head that predicts every token and no encoder, or NoMemory."
+        ),
+    ),
+    Refusal(
+        lambda s: not isinstance(s.memory, NoMemory) and s.position.absolute,
+        lambda s: (
+            f"{type(s.memory).__name__} carries the past beyond length={s.length}, where {type(s.position).__name__} positions were never "
+            "trained: use NoPosition with the score Relative, which knows distances only."
+        ),
+    ),
+    Refusal(
         lambda s: isinstance(s.attention, LowRank) and s.pattern.is_causal,
         lambda s: (
             f"{s.name or 'LowRank attention'} cannot be causal: it projects over the future, because each of its keys is made of the whole "
@@ -120,6 +148,20 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        lambda s: isinstance(s.score, FixedSpan) and s.memory.limit is not None and s.memory.limit < s.score.span,
+        lambda s: (
+            f"span={_span(s).span} looks further back than memory={s.memory.limit} keeps: "
+            f"give a memory of at least {_span(s).span}, or a smaller span."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.score, FixedSpan) and not s.pattern.is_causal,
+        lambda s: (
+            f"{type(s.score).__name__} says how far back is looked, and {type(s.pattern).__name__} looks ahead, too: "
+            "use a causal pattern, or NoScore."
+        ),
+    ),
+    Refusal(
         lambda s: (
             isinstance(s.attention, LowRank)
             and s.attention.projection == "conv"
@@ -138,6 +180,18 @@ def _low(spec: Spec) -> LowRank:
     """The attention of a spec that is known to be low-rank."""
     assert isinstance(spec.attention, LowRank)
     return spec.attention
+
+
+def _adaptive(spec: Spec) -> AdaptiveSoftmax:
+    """The head of a spec that is known to be adaptive."""
+    assert isinstance(spec.head, AdaptiveSoftmax)
+    return spec.head
+
+
+def _span(spec: Spec) -> FixedSpan:
+    """The score of a spec that is known to have spans."""
+    assert isinstance(spec.score, FixedSpan)
+    return spec.score
 
 
 def _grid(spec: Spec) -> str:

@@ -24,6 +24,8 @@ WEIGHTS = 1 << 29
 """The largest number of attention weights that an inspection keeps."""
 NORM = " norm"
 """How the name of a note ends that holds the lengths of vectors."""
+BY_TOKEN = " by token"
+"""How the name of a note ends that holds something for each token, (batch, length, ...)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +48,7 @@ class Inspection:
     norms: dict[str, Tensor] = field(default_factory=dict)
     """Lengths of vectors (steps, batch, length): "stream" before each block and behind the last, and each sublayer's answer."""
     notes: dict[str, list[Any]] = field(default_factory=dict)
-    """Whatever else the parts of a member tell, by name and step."""
+    """Whatever else the parts of a member tell, by name and step; what is told "by token" is in the order of the tokens, 0 at padding."""
 
 
 def size_of(x: Tensor) -> tuple[int, int]:
@@ -80,6 +82,9 @@ def inspect_pass(
     for name in [name for name in seen if name.endswith(NORM)]:
         order = orders["source" if name.startswith("encoder ") else "target"]
         norms[name.removesuffix(NORM)] = torch.stack([_behind(n, order) for n in seen.pop(name)])
+    for name in [name for name in seen if name.endswith(BY_TOKEN)]:
+        order = orders["source" if name.startswith("encoder ") else "target"]
+        seen[name] = [_behind(values, order) for values in seen[name]]
     return Inspection(output, maps["attention"], maps["cross"], maps["encoder attention"], norms, seen)
 
 

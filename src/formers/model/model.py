@@ -6,7 +6,7 @@ yields what one pass over all of them would; it is made when a state is given or
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from formers.core import FormersError, Index, Range, State, Stream, Watch, compa
 from formers.core.positions import EMPTY
 from formers.core.stream import Compaction
 from formers.data.tokenize import Tokenizer
+from formers.heads.base import AuxiliaryModule
 from formers.model.embedding import embedding
 from formers.model.inspection import Inspection, inspect_pass, size_of
 from formers.model.spec import Spec
@@ -28,6 +29,8 @@ class Output:
     """What a forward pass gives."""
 
     logits: Tensor | None
+    """(batch, length, vocab), or (batch, classes); None without a head, and from an adaptive softmax that was given targets, which
+    computes only what their loss needs. Without targets that gives log-probabilities, which are logits, too."""
     loss: Tensor | None
     """The sum of `losses`; None without targets."""
     losses: dict[str, Tensor] = field(default_factory=dict)
@@ -45,11 +48,15 @@ register_dataclass(Output)
 class Model(nn.Module):
     """What every member is: an embedding, a head, and between them what its forward says; perhaps a tokenizer."""
 
+    auxiliary: AuxiliaryModule | None
+    """What gives further losses in training alone, made last: without it all other weights start the same."""
+
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
         self.tokenizer: Tokenizer | None = None
         self.labels: tuple[str, ...] | None = None
+        self.auxiliary = None
         self.embedding = embedding(spec)
         self.head = spec.head.build(spec.sizes, spec.vocab, spec.dim**-0.5 if spec.embedding_scale == "output" else 1.0)
 
@@ -63,9 +70,14 @@ class Model(nn.Module):
             )
         return State(batch)
 
-    def parameter_count(self) -> int:
-        """The number of parameters, shared ones counted once."""
-        return sum(p.numel() for p in self.parameters())
+    def parameter_count(self, training: bool = True) -> int:
+        """The number of parameters, shared ones counted once; with training=False, of those that inference needs."""
+        spare = sum(p.numel() for p in self.auxiliary.parameters()) if self.auxiliary is not None and not training else 0
+        return sum(p.numel() for p in self.parameters()) - spare
+
+    def deploy(self) -> None:
+        """Lets go of what only training needs; what the model computes in evaluation stays the same to the bit."""
+        self.spec, self.auxiliary = self.spec.deployed(), None
 
     def checkpointing(self, on: bool = True) -> None:
         """Keeps only each block's input for the backward pass, which computes the rest again: less memory, more time, the same gradient."""
@@ -74,7 +86,10 @@ class Model(nn.Module):
                 module.checkpointing = on
 
     def save_pretrained(self, path: str | Path) -> None:
-        """Writes config.json, model.safetensors and their manifest into the folder `path`; `formers.load` reads them."""
+        """Writes config.json, model.safetensors and their manifest into the folder `path`, without what only training needs.
+
+        `formers.load` reads them.
+        """
         from formers.model.save import save
 
         save(self, path)
@@ -113,12 +128,32 @@ class Model(nn.Module):
         length = stream.positions.length
         return State(batch, steps, before.next + (length if mask is None else mask.sum(dim=1)), before.bound + length)
 
-    def finish(self, hidden: Tensor, targets: Tensor | None, mask: Tensor | None, losses: dict[str, Tensor], state: State | None) -> Output:
-        """The output, from the last hidden states and the extra losses of the stack."""
-        logits, terms = self.head(hidden, self.embedding, targets, mask)
+    def tapped(self, stream: Stream, targets: Tensor | None, progress: float) -> Stream:
+        """The stream, asked for the outputs of the depth steps that losses of training need."""
+        if self.auxiliary is None or targets is None or not self.training:
+            return stream
+        return replace(stream, tapped=self.auxiliary.taps(progress))
+
+    def finish(
+        self,
+        hidden: Tensor,
+        targets: Tensor | None,
+        mask: Tensor | None,
+        stream: Stream,
+        packed: Compaction | None,
+        state: State | None,
+        progress: float,
+    ) -> Output:
+        """The output, from the last hidden states and what the stream has gathered; both are moved back to where tokens stood."""
+        taps = stream.taps
+        if packed is not None:
+            hidden, taps = packed.undo(hidden), {step: packed.undo(x) for step, x in taps.items()}
+        logits, losses = self.head(hidden, self.embedding, targets, mask)
         if targets is None:
             return Output(logits, None, {}, state, hidden)
-        losses = {**terms, **losses}
+        if self.auxiliary is not None and self.training:
+            losses = {**losses, **self.auxiliary(hidden, taps, self.embedding, targets, mask, progress)}
+        losses = {**losses, **stream.losses}
         return Output(logits, torch.stack(list(losses.values())).sum() if losses else None, losses, state, hidden)
 
     def _check_state(self, state: State, batch: int) -> None:
@@ -140,6 +175,7 @@ class StackModel(Model):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.stack = Stack(spec)
+        self.auxiliary = spec.head.build_auxiliary(spec.sizes, spec.vocab)
 
     def forward(
         self,
@@ -149,13 +185,16 @@ class StackModel(Model):
         mask: Tensor | None = None,
         *,
         watch: Watch | None = None,
+        progress: float = 0.0,
     ) -> Output:
-        """Logits (batch, length, vocab), and with targets the loss; mask is True at real tokens; a watch looks on."""
+        """Logits (batch, length, vocab), and with targets the loss; mask is True at real tokens; a watch looks on.
+
+        progress: the share of the training that is done, by which losses of training alone may fade.
+        """
         x, stream, packed = self.enter(self.embedding(tokens), mask, state, watch)
+        stream = self.tapped(stream, targets, progress)
         hidden, steps = self.stack(x, stream, () if state is None else state.steps)
-        if packed is not None:
-            hidden = packed.undo(hidden)
-        return self.finish(hidden, targets, mask, stream.losses, self.leave(stream, mask, state, steps, len(tokens)))
+        return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(tokens)), progress)
 
     def inspect(self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None) -> Inspection:
         """What the model computes over tokens, in evaluation mode: attention maps by the explicit path, norms of the stream, and more."""

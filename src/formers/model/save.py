@@ -26,6 +26,8 @@ FORMAT = "formers/1"
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 MODEL = (CONFIG, WEIGHTS, TOKENIZER, TRAINING)
 """The files of a checkpoint that are read to use its model."""
+TRAIN_ONLY = "auxiliary."
+"""What the names of weights begin with that only training needs."""
 DEFINITION = "definition"
 """The field of a tokenizer that stands in a file of its own, which other libraries read too."""
 
@@ -37,15 +39,18 @@ def save(model: Model, path: str | Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FormersError(f"{folder} cannot be made a folder ({error.strerror}): give another place to save in.") from None
-    files = contents(model)
+    files = contents(model, deployed=True)
     for name, content in {**files, MANIFEST: manifest(files)}.items():
         write(folder / name, content)
 
 
-def contents(model: Model) -> dict[str, bytes]:
-    """The files that a model is saved as, by name."""
+def contents(model: Model, deployed: bool = False) -> dict[str, bytes]:
+    """The files that a model is saved as, by name; deployed, without what only training needs."""
+    spec = model.spec.deployed() if deployed else model.spec
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    config: dict[str, Any] = {"format": FORMAT, "spec": model.spec.model_dump(mode="json"), "tokenizer": None, "labels": model.labels}
+    if deployed:
+        weights = {name: value for name, value in weights.items() if not name.startswith(TRAIN_ONLY)}
+    config: dict[str, Any] = {"format": FORMAT, "spec": spec.model_dump(mode="json"), "tokenizer": None, "labels": model.labels}
     files = {WEIGHTS: to_bytes(weights)}
     if model.tokenizer is not None:
         config["tokenizer"] = model.tokenizer.model_dump(mode="json")
@@ -55,7 +60,10 @@ def contents(model: Model) -> dict[str, bytes]:
 
 
 def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: Literal["last", "best"] = "last") -> Model:
-    """The model saved in a folder, or the last or the best checkpoint of a run, in evaluation mode, with its tokenizer."""
+    """The model saved in a folder, or the last or the best checkpoint of a run, in evaluation mode, with its tokenizer.
+
+    What only training needs is left behind: a run keeps it in its checkpoints, and goes on with it.
+    """
     folder = find(Path(path), checkpoint)
     try:
         return _load(Path(path), folder, device)
@@ -68,7 +76,7 @@ def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: Liter
 def _load(path: Path, folder: Path, device: str | torch.device) -> Model:
     """The model saved in a folder, which a path has led to."""
     config = read_config(folder)
-    spec, tokenizer = Spec(**config["spec"]), load_tokenizer(config, folder)  # these name a wrong field
+    spec, tokenizer = Spec(**config["spec"]).deployed(), load_tokenizer(config, folder)  # these name a wrong field
     check(spec)
     if folder == path and (folder / MANIFEST).exists():  # a run's checkpoint has been looked at
         wrong = fault(folder, MODEL)
@@ -79,7 +87,7 @@ def _load(path: Path, folder: Path, device: str | torch.device) -> Model:
     model = build(spec)
     model.tokenizer = tokenizer
     model.labels = None if config.get("labels") is None else tuple(config["labels"])
-    load_weights(model, folder, assign=True)  # as they were saved, in their type, too
+    load_weights(model, folder, assign=True, but=TRAIN_ONLY)  # as they were saved, in their type, too
     return model.to(device).eval()
 
 

@@ -24,6 +24,7 @@ class Seq2Seq(Model):
         self.source_embedding = None if shared else embedding(spec.encoder)
         self.encoder = Stack(spec.encoder)
         self.stack = Stack(spec)
+        self.auxiliary = spec.head.build_auxiliary(spec.sizes, spec.vocab)
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None, watch: Watch | None = None) -> tuple[Source, dict[str, Tensor]]:
         """The encoder's output over source (batch, n), real tokens first, and its named extra losses.
@@ -45,8 +46,12 @@ class Seq2Seq(Model):
         state: State | None = None,
         *,
         watch: Watch | None = None,
+        progress: float = 0.0,
     ) -> Output:
-        """Logits (batch, length, vocab) of decoder inputs `target`, given `source`, which a state that has read one does not read again."""
+        """Logits (batch, length, vocab) of decoder inputs `target`, given `source`, which a state that has read one does not read again.
+
+        progress: the share of the training that is done, by which losses of training alone may fade.
+        """
         x = self.embedding(target)
         encoded: Source | None = None
         losses: dict[str, Tensor] = {}
@@ -57,10 +62,9 @@ class Seq2Seq(Model):
                 raise FormersError(f"source has {source.shape[0]} rows and target {target.shape[0]}: give as many of each.")
             encoded, losses = self.encode(source, source_mask, watch)
         x, stream, packed = self.enter(x, mask, state, watch)
-        hidden, steps = self.stack(x, replace(stream, source=encoded), () if state is None else state.steps)
-        if packed is not None:
-            hidden = packed.undo(hidden)
-        return self.finish(hidden, targets, mask, {**losses, **stream.losses}, self.leave(stream, mask, state, steps, len(target)))
+        stream = self.tapped(replace(stream, source=encoded, losses=losses), targets, progress)
+        hidden, steps = self.stack(x, stream, () if state is None else state.steps)
+        return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(target)), progress)
 
     def inspect(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, mask: Tensor | None = None) -> Inspection:
         """What the model computes over a source and decoder inputs: both stacks' attention maps, cross-attention, and norms."""

@@ -75,6 +75,11 @@ class Spec(Part):
             return float(0.125 * self.dim**-0.5)
         return {"input": 1.0, "output": float(self.dim**-0.5), "none": 0.02}[self.embedding_scale]
 
+    def deployed(self) -> Spec:
+        """The spec of the same model without what only training needs."""
+        head = self.head.deployed()
+        return self if head == self.head else self.replace(head=head)
+
     @property
     def is_causal(self) -> bool:
         """Whether no output depends on later tokens, so that the model can continue a stream."""

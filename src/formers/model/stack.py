@@ -97,7 +97,7 @@ class Stack(nn.Module):
         self.final = spec.residual.final(spec.dim)
 
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:
-        """Hidden states (batch, length, dim) and what every step leaves behind; extra losses are in stream.losses."""
+        """Hidden states (batch, length, dim) and what every step leaves behind; extra losses are in stream.losses, taps in stream.taps."""
         position, depth, watch, places = self.position, self.depth, stream.watch, stream.positions
         through = checkpointed if self.checkpointing and torch.is_grad_enabled() else plainly
         left: list[Entries] = [()] * depth.steps
@@ -113,6 +113,8 @@ class Stack(nn.Module):
             if watch is not None:
                 watch.note("stream norm", t, partial(norm, x))
             x, left[t] = through(block, x, stream, past[t] if past else None, t)
+            if t in stream.tapped:
+                stream.taps[t] = self.final(x[:, extra:] if extra else x)
             return x
 
         x = depth(x, stream, step)

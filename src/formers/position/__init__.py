@@ -3,6 +3,7 @@
 from formers.position.base import NoPosition, Position
 from formers.position.grid import Grid
 from formers.position.learned import Learned
+from formers.position.per_layer import PerLayer
 from formers.position.sinusoidal import Sinusoidal, sinusoid
 
-__all__ = ["Grid", "Learned", "NoPosition", "Position", "Sinusoidal", "sinusoid"]
+__all__ = ["Grid", "Learned", "NoPosition", "PerLayer", "Position", "Sinusoidal", "sinusoid"]

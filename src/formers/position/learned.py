@@ -33,11 +33,16 @@ class LearnedModule(PositionModule):
         self.table = nn.Parameter(torch.randn(sizes.length, sizes.dim) * sizes.spread)
 
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
-        if positions.stop > len(self.table):
-            raise FormersError(
-                f"{positions.stop} tokens do not fit the learned positions, whose table has length={len(self.table)}: "
-                f"give fewer tokens, train with a larger length, or use position=sinusoidal."
-            )
-        if isinstance(positions, Range):
-            return x + self.table[positions.start : positions.stop]  # E8
-        return x + self.table[positions.tensor(x.device).clamp(min=0)]  # E8
+        return x + rows_at(self.table, positions)  # E8
+
+
+def rows_at(table: Tensor, positions: Positions) -> Tensor:
+    """The rows of a table (length, dim) at positions; those beyond its end are refused."""
+    if positions.stop > len(table):
+        raise FormersError(
+            f"{positions.stop} tokens do not fit the learned positions, whose table has length={len(table)}: "
+            f"give fewer tokens, train with a larger length, or use position=sinusoidal."
+        )
+    if isinstance(positions, Range):
+        return table[positions.start : positions.stop]
+    return table[positions.tensor(table.device).clamp(min=0)]

@@ -26,6 +26,8 @@ class ByDistance:
     """Added by distance, minus infinity where a key is shut; broadcasts to (batch, heads, queries, reach)."""
     queries: Positions
     keys: Positions
+    reaches: tuple[int, ...] | None = None
+    """By head, how far back a key may stand that the level does not shut; None where that is not known as plain integers."""
 
     @property
     def reach(self) -> int:

@@ -27,10 +27,17 @@ class Settings(Part):
     warmup: NonNegativeInt = 100
     """Steps in which the rate rises linearly from 0; a tenth of the budget where that is less."""
     schedule: Literal["cosine", "inverse-sqrt", "constant"] = "cosine"
+    optimizer: Literal["adamw", "momentum", "adagrad"] = "adamw"
     weight_decay: NonNegativeFloat = 0.1
+    """The share, times the rate, that matrices lose at each step, whichever the optimiser."""
     beta2: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.98
+    """AdamW's second; the first is 0.9."""
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    """How much of the last move goes on, for optimizer=momentum."""
     clip: PositiveFloat = 1.0
-    """Gradients are scaled down to this norm."""
+    """Gradients are scaled down to this norm, all together."""
+    clip_each: PositiveFloat | None = None
+    """Instead of that, the gradient of each weight matrix or vector is scaled down to this norm by itself."""
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     """What products are computed in while training; weights and judging stay float32. fp16 scales the loss, and needs a GPU."""
     checkpoint: bool = False

@@ -72,12 +72,12 @@ class World:
         mine = range(self.rank * pieces, (self.rank + 1) * pieces)
         return [slice(cuts[i], cuts[i + 1]) for i in mine]
 
-    def wrap(self, module: nn.Module, device: torch.device) -> nn.Module:
-        """The module whose gradients are averaged over the processes."""
+    def wrap(self, module: nn.Module, device: torch.device, idle: bool = False) -> nn.Module:
+        """The module whose gradients are averaged over the processes; idle: whether a step may leave some weights without one."""
         if self.alone:
             return module
         where = [device] if device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(module, device_ids=where)
+        return nn.parallel.DistributedDataParallel(module, device_ids=where, find_unused_parameters=idle)
 
     def quiet(self, module: Any, last: bool) -> AbstractContextManager[Any]:
         """Within it gradients are not averaged yet, unless it is the last piece's."""

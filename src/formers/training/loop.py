@@ -14,13 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from formers.core import IGNORED, FormersError, State
+from formers.core import IGNORED, FormersError, Settles, State
 from formers.core.random import key
 from formers.data.batches import Batch
 from formers.model import Model
 from formers.training.config import Settings
 from formers.training.distributed import ALONE, World
-from formers.training.optim import optimizer, rate
+from formers.training.optim import clip, optimizer, rate
 from formers.training.precision import autocast, scaler
 from formers.training.task import Task
 
@@ -45,6 +45,8 @@ class Step(NamedTuple):
     """Whether the weights moved; not where loss or gradient is not finite."""
     bad: bool
     """Whether that is a fault, and not a scaled fp16 gradient that was merely too large."""
+    terms: dict[str, float]
+    """What the loss is the sum of, by name, where that is more than one term."""
 
 
 class Piece(NamedTuple):
@@ -85,7 +87,8 @@ class Loop:
         self.scaler = scaler(self.settings.precision, self.device)
         self.rows = self.world.rows(self.settings.batch, self.settings.accumulate)
         module: nn.Module = torch.compile(self.model) if self.settings.compile else self.model  # type: ignore[assignment]
-        self.module = self.world.wrap(module, self.device)
+        self.module = self.world.wrap(module, self.device, idle=self.model.auxiliary is not None)
+        self.settling = [part for part in self.model.modules() if isinstance(part, Settles)]
 
     @property
     def progress(self) -> float:
@@ -112,25 +115,32 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         torch.manual_seed(key(self.settings.seed, "step", self.step, self.world.rank))
         losses, states = [], []
+        terms: dict[str, Tensor] = {}
+        further = {} if self.model.auxiliary is None else {"progress": self.progress}
         for i, piece in enumerate(pieces):
             with self.world.quiet(self.module, last=i == len(pieces) - 1):
                 with autocast(self.settings.precision, self.device):
-                    out = self.module(**piece.batch, **self._carried(i, piece))
+                    out = self.module(**piece.batch, **self._carried(i, piece), **further)
                 # Gradients are averaged over the processes: each weighs as much as it has targets.
                 loss = out.loss * (piece.share * self.world.size)
                 self.scaler.scale(loss).backward()
             losses.append(out.loss.detach() * piece.share)
+            if len(out.losses) > 1:
+                terms = {name: terms.get(name, 0.0) + value.detach() * piece.share for name, value in out.losses.items()}
             states.append(out.state)
         self.scaler.unscale_(self.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip, foreach=True).item()
-        value = self.world.total([torch.stack(losses).sum().item()])[0]
+        norm = clip(self.model.parameters(), self.settings)
+        value, *named = self.world.total([torch.stack(losses).sum().item(), *(term.item() for term in terms.values())])
         taken = math.isfinite(value) and math.isfinite(norm)  # asked before the weights are ruined
         scaling = math.isfinite(value) and self.scaler.is_enabled() and self.scaler.get_scale() > 1.0
         if taken:
             self.scaler.step(self.optimizer)
+            torch.autograd.graph.increment_version(self.model.parameters())  # which fused optimisers leave out: kept tables go by it
+            for module in self.settling:
+                module.settle()
         self.scaler.update()
         self.states = states if taken and self.task.batches.continues else []
-        return Step(value, norm, now, taken, bad=not taken and not scaling)
+        return Step(value, norm, now, taken, not taken and not scaling, dict(zip(terms, named, strict=True)))
 
     def advance(self) -> tuple[Step, list[Piece]]:
         """Takes the next step and counts it; what it came to, and the batch it was on."""

@@ -69,6 +69,7 @@ def take_step(loop: Loop, log: Log, folder: Path | None = None) -> None:
     facts: dict[str, Any] = {
         "step": loop.step,
         "loss": done.loss,
+        **done.terms,
         "norm": round(done.norm, 6),
         "rate": done.rate,
         "seconds": round(loop.seconds, 3),

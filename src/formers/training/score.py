@@ -17,7 +17,7 @@ from torch import Tensor
 
 from formers.core import IGNORED
 from formers.data import Batch, Batches, Bytes, LastWord, Rows, Tokenizer
-from formers.heads import Classify, LanguageModel, MaskedLM
+from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
 from formers.memory import Recurrence
 from formers.model import Model, Seq2Seq, Spec
 from formers.model.model import Output
@@ -46,7 +46,9 @@ def perplexity(nats: float, count: float) -> float:
 def live(model: Model, loss: float) -> dict[str, float]:
     """What a bar shows beside the loss of a step: bits per byte where a token is a byte that comes next, else perplexity."""
     head = model.spec.head
-    if not isinstance(head, LanguageModel) or head.label_smoothing:  # a smoothed loss is no likelihood
+    if not isinstance(head, LanguageModel | AdaptiveSoftmax) or model.auxiliary is not None:
+        return {}
+    if isinstance(head, LanguageModel) and head.label_smoothing:  # a smoothed loss is no likelihood
         return {}
     if head.writes and not isinstance(model, Seq2Seq) and isinstance(model.tokenizer, Bytes):
         return {"bits/byte": bits(loss, 1)}
@@ -231,11 +233,16 @@ class LastWordScore(Score):
     rows = "passages"
     extra = ("right",)
 
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
     def judge(self, targets: Tensor, out: Output) -> None:
         super().judge(targets, out)
-        assert out.logits is not None
+        # An adaptive softmax that has targets makes no logits.
+        logits = self.model.head(out.hidden, self.model.embedding, None, None)[0] if out.logits is None else out.logits
         counted = targets != IGNORED
-        right = ((out.logits.argmax(dim=-1).cpu() == targets) | ~counted).all(dim=1)
+        right = ((logits.argmax(dim=-1).cpu() == targets) | ~counted).all(dim=1)
         self.sums["right"] += int((right & counted.any(dim=1)).sum())
 
     def further(self) -> Figures:
@@ -253,7 +260,7 @@ def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None) -> Sco
     if isinstance(model, Seq2Seq):
         return PairScore()
     if isinstance(batches, LastWord):
-        return LastWordScore()
+        return LastWordScore(model)
     if isinstance(batches, Rows):
         return RowScore()
     if isinstance(head, MaskedLM):

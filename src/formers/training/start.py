@@ -148,7 +148,9 @@ def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, kee
     first = loop.world.first
     mine = folder if first else None
     with Interrupts() as interrupts, Log(mine, quiet=quiet or not first, sinks=facts["track"], keep=keep, facts=facts) as log:
-        log.say(f"{loop.task.spec.name}: {facts['parameters']:,} parameters; data: {loop.task.about}")
+        spare = facts["parameters"] - loop.model.parameter_count(training=False)
+        parameters = f"{facts['parameters']:,} parameters" + (f", {spare:,} of them for training alone" if spare else "")
+        log.say(f"{loop.task.spec.name}: {parameters}; data: {loop.task.about}")
         if keep is not None:
             log.say(f"going on from step {loop.step:,}")
         if folder is not None and keep is None:
@@ -255,7 +257,7 @@ def _continued(member: str, run: Path, data: str, preset: str | None, sizes: dic
         raise FormersError(f"tokens={reading.tokens} cannot be set with --from: the tokenizer is that of {run}; leave it out.")
     if base.tokenizer is None:
         raise FormersError(f"{run} has no tokenizer, so nothing says how to read {data}: give a run that `formers train` wrote.")
-    spec = base.spec.replace(**sizes)
+    spec = Spec(**read_config(find(run))["spec"]).replace(**sizes)  # with what only training needs, which `load` leaves behind
     if isinstance(spec.head, MaskedLM) and is_labelled(data):  # what was learnt by guessing words learns to classify
         labels = open_labelled(data, reading).labels
         spec = spec.replace(head=Classify(classes=len(labels or ())))

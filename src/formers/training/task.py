@@ -26,9 +26,10 @@ from formers.data.stream import token_stream
 from formers.data.text import Text, TextData, open_text
 from formers.data.tokenize import Bytes, Tokenizer
 from formers.data.vocabulary import find_tokenizer
+from formers.data.words import Words
 from formers.family import spec as member_spec
 from formers.family.members import member as find_member
-from formers.heads import Classify, LanguageModel, MaskedLM
+from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
 from formers.memory import NoMemory
 from formers.model import Spec, check
 from formers.training.protocol import Protocol
@@ -64,16 +65,17 @@ def prepare(
         options = _fitted(member, str(data), preset, options)
     probe = member_spec(member, preset=preset, **{"vocab": 256, **options})
     check(probe)  # this and the vocabulary before the data are read
-    kind, specials = reading.tokens or default_tokens(data), ("begin",) if has_pictures(data) else _specials(probe)
+    kind = reading.tokens or default_tokens(data, words="cutoffs" in find_member(member).options)
+    specials = ("begin",) if has_pictures(data) else _specials(probe)
     vocab = probe.vocab if "vocab" in options else None
-    if vocab is not None and kind != "characters":
+    if vocab is not None and kind not in ("characters", "words"):
         _refuse_small(vocab, 256 + len(specials))
     if "classes" in find_member(member).options and isinstance(probe.head, MaskedLM) and is_labelled(data):
         probe, specials = member_spec(member, preset=preset, **{"vocab": 256, **options, "classes": 2}), ()
         options["classes"] = None
     opened = _open(probe, data, reading)
     tokenizer = Bytes(specials=specials) if isinstance(opened, Pictures) else find_tokenizer(kind, opened, specials, vocab)
-    if vocab is not None and kind != "bpe":  # a BPE of a small text may have fewer ids than were asked for
+    if vocab is not None and kind not in ("bpe", "words"):  # of a small text these may have fewer ids than were asked for
         _refuse_small(vocab, tokenizer.vocab)
     else:
         options["vocab"] = tokenizer.vocab
@@ -90,6 +92,8 @@ def task_of(spec: Spec, tokenizer: Tokenizer, data: str | Path, reading: Reading
         parts, about, mark = open_passages(data)
         if not spec.head.writes or spec.encoder is not None:
             raise FormersError(f"{data} asks for the next word, which {spec.name} does not tell: use a language model.")
+        if isinstance(tokenizer, Words):
+            raise FormersError(f"{data} is plain text, of which words between spaces know little: judge a model of bytes or bpe by it.")
         return Task(spec, tokenizer, LastWord(parts, spec.length, tokenizer), about, None, mark, None, str(data))
     return _task(spec, tokenizer, _open(spec, data, reading, labels))
 
@@ -133,7 +137,7 @@ def _specials(spec: Spec) -> tuple[str, ...]:
         return ("begin", "end")
     if isinstance(spec.head, MaskedLM):
         return ("mask",)
-    if isinstance(spec.head, LanguageModel | Classify):
+    if isinstance(spec.head, AdaptiveSoftmax | LanguageModel | Classify):
         return ()
     raise FormersError(f"{spec.name} with the {type(spec.head).__name__} head cannot be trained from data: call the model yourself.")
 

@@ -1,0 +1,164 @@
+"""Members side by side: each trained alone, for the same time, on the same data, with as many parameters; and judged on the same slice.
+
+Each run is a process of its own, one after the other, so that its peak memory is its own and none slows another down. A run that is there
+and finished is not trained again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from formers.core import FormersError
+from formers.family import spec as member_spec
+from formers.family.members import member as find_member
+from formers.model import build
+
+MULTIPLE = 8
+"""The width that is fitted is a multiple of this: products of such matrices are faster."""
+TOLERANCE = 0.02
+"""How far from equal the numbers of parameters may be."""
+BYTES = 256
+
+
+class Variant(NamedTuple):
+    """A member with options of its own, as in character-transformer:auxiliary=false."""
+
+    name: str
+    member: str
+    options: tuple[str, ...]
+    """Each as --set takes it, name=value."""
+
+    @property
+    def folder(self) -> str:
+        """What its run is called."""
+        return self.name.replace(":", "-").replace("=", "-").replace(",", "-").replace("/", "-")
+
+
+def variant(text: str) -> Variant:
+    """The variant that a text names: MEMBER, or MEMBER:name=value,name=value."""
+    name, _, options = text.partition(":")
+    find_member(name)
+    return Variant(text, name, tuple(option for option in options.split(",") if option))
+
+
+def fitted(member: str, options: dict[str, Any], parameters: int | None) -> tuple[dict[str, Any], int]:
+    """The options with the `hidden` that gives a member so many parameters, the nearest there is, and how many it has then.
+
+    Parameters that only training needs are not counted.
+    """
+    if parameters is None:
+        return options, _count(member, options)
+    least, next_ = (_count(member, {**options, "hidden": hidden}) for hidden in (MULTIPLE, 2 * MULTIPLE))
+    hidden = MULTIPLE * max(1, 1 + round((parameters - least) / (next_ - least)))
+    made = {**options, "hidden": hidden}
+    count = _count(member, made)
+    if abs(count - parameters) > TOLERANCE * parameters:
+        raise FormersError(
+            f"{member} cannot have {parameters:,} parameters: with hidden={hidden} it has {count:,}; choose other sizes, or "
+            "leave --parameters out."
+        )
+    return made, count
+
+
+def _count(member: str, options: dict[str, Any]) -> int:
+    """The parameters that a member of these options needs to read and write."""
+    known = find_member(member).options
+    spec = member_spec(member, **{"vocab": BYTES, **{name: value for name, value in options.items() if name in known}})
+    with torch.device("meta"):
+        return build(spec).parameter_count(training=False)
+
+
+def compare(
+    variants: Sequence[Variant],
+    data: str,
+    out: Path,
+    parse: Callable[[list[str]], dict[str, Any]],
+    common: Sequence[str] = (),
+    minutes: float | None = None,
+    steps: int | None = None,
+    parameters: int | None = None,
+    limit: int | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Trains and judges every variant in its turn; a row of figures for each, and what they have in common.
+
+    out: the folder of their runs. common: options of all, name=value; parse: reads such options.
+    parameters: as many for all; the first variant's unless given. limit: how many tokens of the held-out data are judged.
+    """
+    if len({v.folder for v in variants}) < len(variants):
+        raise FormersError("two variants are the same: name each once.")
+    chosen: list[tuple[dict[str, Any], int]] = []
+    for each in variants:
+        own = parse([*common, *each.options])
+        wanted = parameters if parameters is not None or not chosen else chosen[0][1]
+        chosen.append(fitted(each.member, own, wanted if "hidden" not in parse(list(each.options)) else None))
+    rows = []
+    for each, (options, count) in zip(variants, chosen, strict=True):
+        run = out / each.folder
+        if not _finished(run):
+            say(f"{each.name}: {count:,} parameters")
+            budget = ["--minutes", str(minutes)] if minutes is not None else ["--steps", str(steps)]
+            again = ["--overwrite"] if run.exists() else []
+            sets = [word for name, value in options.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+            _formers("train", each.member, "--data", data, "--out", str(run), *budget, *sets, *again)
+        figures = _formers("eval", str(run), *([] if limit is None else ["--limit", str(limit)]))
+        trained = json.loads((run / "run.json").read_text())["results"]
+        names = ("tokens_per_second", "steps", "peak_memory_bytes")
+        rows.append({"variant": each.name, "parameters": count, **{name: trained[name] for name in names}, **_judged(figures)})
+    return {
+        "data": data, "minutes": minutes, "steps": steps, "rows": rows,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}",
+    }  # fmt: skip
+
+
+def _finished(run: Path) -> bool:
+    """Whether a folder holds a run that has spent its budget."""
+    try:
+        return bool(json.loads((run / "run.json").read_text())["finished"])
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _judged(figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a judgement that are compared."""
+    names = ("bits_per_byte", "perplexity", "word_perplexity", "loss", "targets", "protocol")
+    return {name: figures[name] for name in names if name in figures}
+
+
+def _formers(*words: str) -> dict[str, Any]:
+    """What a command of this library prints as JSON; its bars and messages go where this process's go."""
+    done = subprocess.run([sys.executable, "-m", "formers", *words, "--json"], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise FormersError(
+            f"`formers {shlex.join(words)}` ended with code {done.returncode}: see above what it says; runs that are done stay."
+        )
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def markdown(results: dict[str, Any], command: str) -> str:
+    """The comparison as a page: the command, what it ran on, and a table."""
+    budget = f"{results['minutes']:g} minutes" if results["minutes"] is not None else f"{results['steps']:,} steps"
+    lines = [
+        f"# {results['data']}, {budget} each", "", "```console", f"$ {command}", "```", "",
+        f"Run on {results['machine']}. Each was trained alone. Parameters are those that reading and writing need.", "",
+        "| | parameters | bits per byte | tokens/s | steps | peak memory |", "|---|---:|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for row in results["rows"]:
+        memory = f"{row['peak_memory_bytes'] / 1e6:,.0f} MB" if row.get("peak_memory_bytes") else ""
+        bits = f"{row['bits_per_byte']:.3f}" if "bits_per_byte" in row else ""
+        cells = (f"`{row['variant']}`", f"{row['parameters']:,}", bits, f"{row['tokens_per_second']:,.0f}", f"{row['steps']:,}", memory)
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "How each was judged:", ""]
+    lines += [f"- `{row['variant']}`: {row['protocol']}." for row in results["rows"]]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,65 @@
+"""`formers compare`: members side by side, with the same data, time and number of parameters."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from formers.cli.common import Json, Set, notice, print_json, wrote
+from formers.cli.complete import complete_data, complete_member
+from formers.cli.options import parse_set
+
+
+def compare(
+    variants: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MEMBER[:NAME=VALUE,...]...", help="Members, perhaps with options of their own.", autocompletion=complete_member
+        ),
+    ],
+    data: Annotated[str, typer.Option(help="What all learn from, as `train` takes it.", autocompletion=complete_data)] = "stdlib",
+    out: Annotated[Path, typer.Option(help="The folder of the runs; those that are finished are not trained again.")] = Path(
+        "runs/compare"
+    ),
+    minutes: Annotated[float | None, typer.Option(help="Minutes of training for each.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of training for each.")] = None,
+    parameters: Annotated[
+        int | None, typer.Option(help="Parameters of each, fitted by `hidden`; the first member's unless given.", min=1)
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Judge the first so many tokens of the held-out data.", min=1)] = None,
+    set_: Set = None,
+    page: Annotated[Path | None, typer.Option(help="Write the table with its command into this Markdown file, too.")] = None,
+    json: Json = False,
+) -> None:
+    """Train MEMBERs one after the other, each alone, for the same time and with as many parameters, and judge them alike."""
+    from formers.bench.compare import compare as run
+    from formers.bench.compare import markdown, variant
+    from formers.core import FormersError
+
+    if (minutes is None) == (steps is None):
+        raise FormersError("a comparison needs one budget for all: give --minutes or --steps.")
+    results = run([variant(v) for v in variants], data, out, parse_set, set_ or [], minutes, steps, parameters, limit, notice)
+    if page is not None:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(markdown(results, shlex.join(["formers", *sys.argv[1:]])), encoding="utf-8")
+        wrote(page, json)
+    if json:
+        print_json(results)
+        return
+    from rich.console import Console
+
+    from formers.inspect.tables import add_row, in_bytes, new_table
+
+    table = new_table("", "parameters", "bits/byte", "tokens/s", "steps", "peak memory", right=5)
+    for row in results["rows"]:
+        bits = f"{row['bits_per_byte']:.3f}" if "bits_per_byte" in row else f"{row['loss']:.3f} nats"
+        memory = in_bytes(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else ""
+        add_row(table, row["variant"], f"{row['parameters']:,}", bits, f"{row['tokens_per_second']:,.0f}", f"{row['steps']:,}", memory)
+    console = Console(highlight=False)
+    console.print(table)
+    for row in results["rows"]:
+        console.print(f"{row['variant']}: {row['protocol']}", markup=False)

@@ -1,0 +1,81 @@
+"""Adaptive attention span (Sukhbaatar et al., 2019): heads learn how far back they look, and what they do not look at is not computed.
+
+Equations E60-E64; docs/adaptive-span.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, NonNegativeFloat, PositiveInt
+
+from formers.attention import DotProduct
+from formers.core import FormersError
+from formers.depth import Stacked
+from formers.family.parts import residual
+from formers.feedforward import Dense
+from formers.heads import LanguageModel
+from formers.memory import Recurrence
+from formers.model import Spec
+from formers.patterns import Local
+from formers.position import NoPosition
+from formers.score import DynamicSpan, FixedSpan, Score, Span
+
+# The authors' enwik8, 12 layers: 38 million parameters. Their dropout is on the weights of attention, and inside the feed-forward network,
+# where ours is on what sublayers give.
+BASE: dict[str, Any] = {
+    "dim": 512, "heads": 8, "layers": 12, "hidden": 2048, "length": 512, "span": 8192, "ramp": 32, "span_penalty": 5e-7, "dropout": 0.3,
+    "attention_dropout": 0.3, "norm": "post", "activation": "relu", "tied": False,
+}  # fmt: skip
+# Their 24 layers: 209 million parameters.
+LARGE: dict[str, Any] = {
+    **BASE, "dim": 768, "layers": 24, "hidden": 4096, "dropout": 0.4, "attention_dropout": 0.4,
+}  # fmt: skip
+_PAPER: dict[str, Any] = {"batch": 64, "schedule": "constant", "warmup": 32_000, "weight_decay": 0.0, "learning_rate": 2.5e-4}
+TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 2e-3}, "base": _PAPER, "large": _PAPER}
+
+
+def adaptive_span(
+    *,
+    vocab: PositiveInt,
+    dim: PositiveInt = 128,
+    heads: PositiveInt = 4,
+    head_dim: PositiveInt | None = None,
+    value_dim: PositiveInt | None = None,
+    layers: PositiveInt = 4,
+    hidden: PositiveInt | None = None,
+    length: PositiveInt = 128,
+    span: PositiveInt = 512,
+    ramp: PositiveInt = 32,
+    span_penalty: NonNegativeFloat = 2e-6,
+    init: Annotated[float, Field(ge=0.0, le=1.0)] | None = None,
+    dynamic: bool = False,
+    fixed: bool = False,
+    memory: PositiveInt | None = None,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    norm: str = "pre",
+    activation: str = "gelu",
+    tied: bool = True,
+) -> Spec:
+    """Every head sees as far back as it has learnt to, `span` tokens at the most, the token itself not among them.
+
+    Spans begin at `init` of the maximum. With `dynamic` every token has spans of its own; with `fixed` all are at the maximum for good.
+    """
+    score: Score
+    if fixed:
+        if dynamic or init is not None:
+            given = "dynamic=True" if dynamic else f"init={init}"
+            raise FormersError(f"fixed=True keeps every span at span={span}, and {given} is of spans that learn: leave one of them out.")
+        score = FixedSpan(span=span)
+    elif dynamic:
+        score = DynamicSpan(span=span, ramp=ramp, penalty=span_penalty, **({} if init is None else {"init": init}))
+    else:
+        score = Span(span=span, ramp=ramp, penalty=span_penalty, init=init or 0.0)
+    return Spec(
+        name="adaptive-span", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
+        attention_dropout=attention_dropout, position=NoPosition(), pattern=Local(window=span, include_self=False),
+        attention=DotProduct(bias=False), score=score, memory=Recurrence(length=span if memory is None else memory),
+        residual=residual(norm), depth=Stacked(layers=layers), feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        head=LanguageModel(tied=tied),
+    )  # fmt: skip

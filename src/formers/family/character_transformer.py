@@ -1,0 +1,73 @@
+"""The deep character Transformer (Al-Rfou et al., 2018): positions in every layer, and auxiliary losses that let deep stacks learn.
+
+Equations E30-E36; docs/character-transformer.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import PositiveInt
+
+from formers.core import FormersError
+from formers.depth import Stacked
+from formers.family.parts import position as positions
+from formers.family.parts import residual
+from formers.feedforward import Dense
+from formers.heads import Auxiliary, LanguageModel
+from formers.model import Spec
+from formers.patterns import Causal
+
+# The paper's T64: 235 million parameters in training, 219 million at inference. Its section 3 has dropout of 0.55 in the attention and
+# ReLU layers; that there is none on what sublayers answer, and that the head is not tied, we have assumed.
+BASE: dict[str, Any] = {
+    "dim": 512, "heads": 2, "layers": 64, "hidden": 2048, "length": 512, "dropout": 0.0, "attention_dropout": 0.55,
+    "activation_dropout": 0.55, "tied": False,
+}  # fmt: skip
+# Its T12: 44 million in training.
+T12: dict[str, Any] = {**BASE, "layers": 12}
+
+# Momentum of 0.99 at a fixed rate, in batches of 16, for 4 million steps.
+_PAPER: dict[str, Any] = {
+    "optimizer": "momentum", "momentum": 0.99, "learning_rate": 0.003, "schedule": "constant", "warmup": 0, "weight_decay": 0.0, "batch": 16,
+}  # fmt: skip
+TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 1e-3}, "base": _PAPER, "t12": _PAPER}
+
+
+def character_transformer(
+    *,
+    vocab: PositiveInt,
+    dim: PositiveInt = 64,
+    heads: PositiveInt = 2,
+    head_dim: PositiveInt | None = None,
+    value_dim: PositiveInt | None = None,
+    layers: PositiveInt = 12,
+    hidden: PositiveInt | None = None,
+    length: PositiveInt = 128,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    activation_dropout: float = 0.0,
+    norm: str = "post",
+    position: str = "per-layer",
+    activation: str = "relu",
+    auxiliary: bool = True,
+    intermediate: Literal["cut-off", "decay", "constant", "none"] | None = None,
+    targets: PositiveInt | None = None,
+    tied: bool = True,
+) -> Spec:
+    """A deep decoder that learns in every layer: positions are told to each, and each predicts the next tokens while it is young.
+
+    Without `auxiliary` it learns from the last layer's next token alone. With it, losses of intermediate layers end by the "cut-off"
+    unless `intermediate` says otherwise, and 2 `targets` are asked for unless another number is given.
+    """
+    if not auxiliary and (intermediate, targets) != (None, None):
+        name, value = ("intermediate", intermediate) if intermediate is not None else ("targets", targets)
+        raise FormersError(f"{name}={value} is of the auxiliary losses: leave it out, or auxiliary=false.")
+    plain = LanguageModel(tied=tied)
+    return Spec(
+        name="character-transformer", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
+        dropout=dropout, attention_dropout=attention_dropout, position=positions(position), pattern=Causal(), residual=residual(norm),
+        depth=Stacked(layers=layers),
+        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation, dropout=activation_dropout),
+        head=Auxiliary(tied=tied, intermediate=intermediate or "cut-off", targets=targets or 2) if auxiliary else plain,
+    )  # fmt: skip

@@ -1,0 +1,177 @@
+"""Adaptive softmax (Grave et al., 2017) with adaptive inputs (Baevski and Auli, 2018), as Transformer-XL uses them for words.
+
+Words are numbered by frequency. The cutoffs part them into the frequent ones, V_0, and clusters V_1 ... V_n of ever rarer ones:
+
+h_i      = h P_i                P_i (d, d_i), d_i = d / division^i; with division 1 there is no P, and h_i = h            E54
+s        = log softmax([h_0 E_0^T + b_0 ; h_0 C^T + c])        a score for each frequent word and for each cluster
+log p(w) = s_w                                      w in V_0
+         = s_(|V_0|+i) + log softmax(h_i E_i^T + b_i)_w        w in V_i                                                   E55
+x        = P_i E_i[w]           the input, scaled as embeddings are                                                       E56
+
+With targets, a cluster is computed only for those that lie in it: a step costs little more than one over V_0. The tables E are those of
+the input where tied; of the projections P the authors tie all but P_0 for WikiText-103, and none for the One Billion Word benchmark.
+
+On tensors without numbers, as `formers explain` uses, the targets lie in the clusters as Zipf's law says.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt, field_validator
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+from torch.nn import functional as F
+
+from formers.core import IGNORED, FormersError, Sizes
+from formers.heads.base import Embeds, Head, HeadModule, mean, token_nats
+
+FULL = 16_384
+"""Up to so many words one softmax over all of them is as good."""
+PUBLISHED = ((640_000, (60_000, 100_000, 640_000)), (200_000, (20_000, 40_000, 200_000)))
+"""The Transformer-XL authors' cutoffs for vocabularies above a size: One Billion Word, and WikiText-103."""
+
+
+class AdaptiveSoftmax(Head):
+    """The next word at every position, found through clusters; targets are already shifted. There is no label smoothing."""
+
+    cutoffs: tuple[PositiveInt, ...]
+    """Where each cluster of rarer words begins, increasing; () for one softmax over all."""
+    division: PositiveInt = 1
+    """Every cluster's vectors are so many times narrower than those of the one before it."""
+    tied: bool = True
+    """Whether the tables are those of the input."""
+    tied_projections: Literal["all", "tails", "none"] = "tails"
+    """Which projections are those of the input: all, those of the clusters of rarer words, or none."""
+
+    @field_validator("cutoffs")
+    @classmethod
+    def _increasing(cls, cutoffs: tuple[int, ...]) -> tuple[int, ...]:
+        if list(cutoffs) != sorted(set(cutoffs)):
+            raise FormersError(f"cutoffs={list(cutoffs)} must increase from each to the next: give them as in [2000, 10000].")
+        return cutoffs
+
+    @property
+    def writes(self) -> bool:
+        return True
+
+    def narrowest(self, dim: int) -> int:
+        """The width of the last cluster's vectors."""
+        return dim // self.division ** len(self.cutoffs)
+
+    def tables(self, vocab: int, dim: int) -> tuple[tuple[int, int], ...]:
+        if self.division == 1:
+            return ()
+        edges = (0, *self.cutoffs, vocab)
+        return tuple((edges[i + 1] - edges[i], dim // self.division**i) for i in range(len(edges) - 1))
+
+    def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
+        assert vocab is not None
+        head = AdaptiveHead(self, sizes.dim, vocab, scale)
+        if sizes.initialisation == "fan-in":
+            for table in head.tables:
+                nn.init.zeros_(table)  # as the plain head's
+        return head
+
+
+def chosen_cutoffs(vocab: int) -> tuple[int, ...]:
+    """The cutoffs for so many words unless one says otherwise: the published ones, or a sixteenth and a quarter; none for few words."""
+    if vocab <= FULL:
+        return ()
+    return next((cutoffs for size, cutoffs in PUBLISHED if vocab > size), (vocab // 16, vocab // 4))
+
+
+class AdaptiveHead(HeadModule):
+    """Log-probabilities of all words, or only the losses of the targets."""
+
+    def __init__(self, part: AdaptiveSoftmax, dim: int, vocab: int, scale: float) -> None:
+        super().__init__()
+        self.edges = (0, *part.cutoffs, vocab)
+        self.divided = part.division > 1
+        self.scale = scale if part.tied else 1.0
+        clusters = len(part.cutoffs)
+        self.bias = nn.Parameter(torch.zeros(vocab))
+        if clusters:
+            # At first a cluster is as likely as a frequent word.
+            self.cluster = nn.Parameter(torch.zeros(clusters, dim))
+            self.cluster_bias = nn.Parameter(torch.zeros(clusters))
+        shapes = part.tables(vocab, dim) or ((vocab, dim),)
+        self.tables = nn.ParameterList([] if part.tied else [torch.randn(words, width) * width**-0.5 for words, width in shapes])
+        own = {"all": 0, "tails": 1, "none": clusters + 1}[part.tied_projections] if self.divided else 0
+        self.projections = nn.ParameterList([torch.randn(dim, width) * dim**-0.5 for _, width in shapes[:own]])
+
+    def forward(
+        self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """The log-probabilities (batch, length, vocab) without targets; with targets their loss, and no logits."""
+        if targets is None:
+            return self.log_probabilities(hidden, embedding), {}
+        if mask is not None and mask.shape == targets.shape:
+            targets = targets.masked_fill(~mask, IGNORED)
+        return None, {"cross_entropy": mean(self.nats(hidden, embedding, targets), targets)}
+
+    def log_probabilities(self, hidden: Tensor, embedding: Embeds) -> Tensor:
+        """log p of every word, (..., vocab)."""
+        frequent = self.edges[1]
+        first = _float(self._logits(0, hidden, embedding)).log_softmax(dim=-1)
+        found = [first[..., :frequent]]
+        for i in range(1, len(self.edges) - 1):
+            within = _float(self._logits(i, hidden, embedding)).log_softmax(dim=-1)
+            found.append(first[..., frequent + i - 1, None] + within)  # E55
+        return torch.cat(found, dim=-1)
+
+    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+        if targets.shape != hidden.shape[:-1] or targets.dtype != torch.int64:
+            raise FormersError(
+                f"targets are {targets.dtype} of shape {tuple(targets.shape)}: give int64 of shape {tuple(hidden.shape[:-1])}, "
+                "-100 = ignored."
+            )
+        flat, goal = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+        first, frequent = goal, self.edges[1]
+        for i, (start, stop) in enumerate(zip(self.edges[1:-1], self.edges[2:], strict=True)):
+            first = first.masked_fill((goal >= start) & (goal < stop), frequent + i)
+        try:
+            nats = token_nats(self._logits(0, flat, embedding), first)
+        except FormersError:
+            vocab = self.edges[-1]
+            wrong = goal[(goal != IGNORED) & ((goal < 0) | (goal >= vocab))][0].item()
+            raise FormersError(f"target {wrong} is not a class: targets must be 0 ... {vocab - 1}, or -100 to ignore.") from None
+        for i, (start, stop) in enumerate(zip(self.edges[1:-1], self.edges[2:], strict=True), 1):
+            rows = among(goal, start, stop, self.edges[-1])
+            # A cluster without targets is computed for no rows, so that its weights have a gradient of 0 and not none.
+            within = token_nats(self._logits(i, flat[rows], embedding), goal[rows] - start)
+            nats = nats.index_add(0, rows, within.to(nats.dtype))  # E55
+        return nats.view(targets.shape)
+
+    def _logits(self, i: int, hidden: Tensor, embedding: Embeds) -> Tensor:
+        """The scores of the words of a cluster; of the first, those of the other clusters behind them."""
+        start, stop = self.edges[i], self.edges[i + 1]
+        if self.divided:
+            projection = self.projections[i] if i < len(self.projections) else embedding.projections[i]
+            hidden = F.linear(hidden, projection.T)  # E54
+        tables = self.tables or embedding.tables
+        if tables and self.divided:
+            table = tables[i]
+        else:
+            whole = tables[0] if tables else embedding.weight
+            assert whole is not None
+            table = whole[start:stop]
+        weight, bias = table * self.scale if self.scale != 1.0 else table, self.bias[start:stop]
+        if i == 0 and len(self.edges) > 2:
+            weight, bias = torch.cat([weight, self.cluster]), torch.cat([bias, self.cluster_bias])
+        return F.linear(hidden, weight, bias)
+
+
+def among(words: Tensor, start: int, stop: int, vocab: int) -> Tensor:
+    """Which of words (n,) are numbered start ... stop-1: their places."""
+    if not torch.compiler.is_compiling() and isinstance(words, FakeTensor):
+        share = math.log(stop / max(start, 1)) / math.log(max(vocab, 2))  # Zipf's law: the r-th word is as frequent as 1/r
+        return torch.arange(round(share * len(words)), device=words.device)
+    return ((words >= start) & (words < stop)).nonzero().view(-1)
+
+
+def _float(logits: Tensor) -> Tensor:
+    """Logits in at least 32 bits."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

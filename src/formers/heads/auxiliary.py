@@ -1,0 +1,127 @@
+"""Auxiliary losses of a deep language model: of intermediate layers, and of more than one future token (Al-Rfou et al., 2018, section 2).
+
+z^(l,k) = h^(l) W_(l,k)                       h^(l) the output of layer l = 1 ... n, W_(l,k) shared with nobody           E31
+L^(l,k) = 1/|C| sum_i -log p^(l,k)_i(y_i+k-1)  target k = 1 ... K of place i: the token k places on; none behind the row   E35
+L       = L^(n,1) + r sum_k>1 L^(n,k) + sum_l<n w_l (L^(l,1) + r sum_k>1 L^(l,k))       r = 1/2                           E32
+w_l     = 1 while p < l / 2n, then 0          "cut-off", the paper's: shallow layers first, none after half of the time   E33
+w_l     = max(0, 1 - 2n p / l)                "decay": linearly to the same ends                                          E34
+w_l     = 1                                   "constant", an ablation
+
+p is the share of the training that is done. L^(n,1) is the language model's own loss, through its own head; the losses of several
+targets are called `future`, those of intermediate layers `intermediate`. All are sums over the row's places divided by |C|, the
+number of next tokens that count, so that pieces of a batch add up to the whole.
+
+The matrices W_(l,k) but W_(n,1) are for training alone: the model keeps them beside its head, and evaluation, generation and saved
+models know nothing of them. A layer's output is taken as the head would be given it if the stack ended there: behind the final
+norm, where the residual has one. Pre-norm streams grow with the depth, and a classifier of a growing stream would learn its scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat, PositiveInt, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import Self
+
+from formers.core import IGNORED, FormersError, Sizes, compact
+from formers.heads.base import AuxiliaryModule, Embeds, Head
+from formers.heads.language import LanguageModel
+
+SCHEDULES: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "cut-off": lambda end, progress: (end > progress).to(end.dtype),  # E33
+    "decay": lambda end, progress: (1 - progress / end).clamp(min=0),  # E34
+    "constant": lambda end, progress: torch.ones_like(end),
+}
+"""The weights (layers,) of layers that end at these shares of the training, l/2n, when `progress` of it is done."""
+
+
+class Auxiliary(LanguageModel):
+    """The next token at every position, learnt by the layers in between, too, and with the tokens behind it."""
+
+    intermediate: Literal["cut-off", "decay", "constant", "none"] = "cut-off"
+    """How the losses of intermediate layers fade as training goes on; none: there are no such losses."""
+    targets: PositiveInt = 2
+    """How many of the next tokens each position is asked for."""
+    future_weight: PositiveFloat = 0.5
+    """The weight of every target but the next token."""
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if self.intermediate == "none" and self.targets == 1:
+            raise FormersError("intermediate=none and targets=1 leave no auxiliary loss: use the LanguageModel head, or give one of them.")
+        return self
+
+    def build_auxiliary(self, sizes: Sizes, vocab: int | None) -> AuxiliaryModule | None:
+        assert vocab is not None
+        layers = sizes.steps - 1 if self.intermediate != "none" else 0
+        return AuxiliaryLosses(self, sizes, vocab, layers) if layers or self.targets > 1 else None
+
+    def deployed(self) -> Head:
+        return LanguageModel(tied=self.tied, label_smoothing=self.label_smoothing)
+
+
+class AuxiliaryLosses(AuxiliaryModule):
+    """A classifier for each intermediate layer and target, and one for each but the first target of the last layer."""
+
+    def __init__(self, head: Auxiliary, sizes: Sizes, vocab: int, layers: int) -> None:
+        super().__init__()
+        self.intermediate, self.targets, self.future_weight = head.intermediate, head.targets, head.future_weight
+        self.last = sizes.steps
+        self.ends = [layer / (2 * sizes.steps) for layer in range(1, layers + 1)]
+        """The share of the training that each intermediate layer contributes for."""
+        wanted = [(layer, 1) for layer in range(1, layers + 1)]
+        wanted += [(layer, target) for layer in (*range(1, layers + 1), sizes.steps) for target in range(2, head.targets + 1)]
+        classifier = LanguageModel(tied=False, label_smoothing=head.label_smoothing)
+        self.classifiers = nn.ModuleDict({_name(*which): classifier.build(sizes, vocab, 1.0) for which in sorted(wanted)})
+
+    def taps(self, progress: float) -> tuple[int, ...]:
+        weights = self._weights(progress)
+        if torch.compiler.is_compiling():  # one program for all steps with intermediate losses: a weight of 0 costs less than another
+            return tuple(range(len(weights))) if self.ends and (self.intermediate == "constant" or progress < self.ends[-1]) else ()
+        return tuple(step for step, weight in enumerate(weights.tolist()) if weight)
+
+    def forward(
+        self, hidden: Tensor, taps: dict[int, Tensor], embedding: Embeds, targets: Tensor, mask: Tensor | None, progress: float
+    ) -> dict[str, Tensor]:
+        goals = [future(targets, ahead, mask) for ahead in range(self.targets)]
+        counts = [(goal != IGNORED).sum() for goal in goals]
+        shares = [count / counts[0].clamp(min=1) for count in counts]
+
+        def loss(x: Tensor, layer: int, target: int) -> Tensor:
+            _, found = self.classifiers[_name(layer, target)](x, embedding, goals[target - 1], None)  # E31
+            return found["cross_entropy"] * shares[target - 1]  # E35
+
+        def later(x: Tensor, layer: int) -> Tensor:
+            return torch.stack([loss(x, layer, target) for target in range(2, self.targets + 1)]).sum() * self.future_weight
+
+        found: dict[str, Tensor] = {}
+        if self.targets > 1:
+            found["future"] = later(hidden, self.last)
+        if taps:
+            weights = self._weights(progress).to(hidden.device)
+            terms = [weights[t] * (loss(x, t + 1, 1) + (later(x, t + 1) if self.targets > 1 else 0)) for t, x in taps.items()]
+            found["intermediate"] = torch.stack(terms).sum().to(terms[0].dtype)  # E32
+        return found
+
+    def _weights(self, progress: float) -> Tensor:
+        """The weights of the intermediate layers, from the shallowest."""
+        if not self.ends:
+            return torch.empty(0)
+        return SCHEDULES[self.intermediate](torch.tensor(self.ends, dtype=torch.float64), progress)
+
+
+def future(targets: Tensor, ahead: int, mask: Tensor | None) -> Tensor:
+    """Targets (batch, length) of so many places further on among a row's real tokens, -100 where the row ends before."""
+    if mask is None or mask.shape != targets.shape:
+        return F.pad(targets[:, ahead:], (0, min(ahead, targets.shape[1])), value=IGNORED)
+    packed = compact(mask)
+    moved = future(packed.apply(targets.masked_fill(~mask, IGNORED)), ahead, None)
+    return packed.undo(moved).masked_fill(~mask, IGNORED)
+
+
+def _name(layer: int, target: int) -> str:
+    return f"layer{layer}_target{target}"

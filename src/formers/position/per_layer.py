@@ -1,0 +1,40 @@
+"""Learned positions in every layer: a table for each depth step, shared with no other (Al-Rfou et al., 2018, section 2.1).
+
+x_i <- x_i + P^(t)_i        before step t = 0 ... N-1        P in R^{N x length x d}          E30
+
+A deep stack forgets where a token stands unless it is told again. The tables bound what the model can read, as one does. At the
+start all vectors of a token together are of its size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from formers.core import Positions, Sizes
+from formers.position.base import Position, PositionModule
+from formers.position.learned import rows_at
+
+
+class PerLayer(Position):
+    """A learned vector per position and layer, added to the input of that layer; positions beyond the tables are refused."""
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    def build(self, sizes: Sizes) -> PositionModule:
+        return PerLayerModule(sizes)
+
+
+class PerLayerModule(PositionModule):
+    """Adds row i of the step's table to the token at position i."""
+
+    every_step = True
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.tables = nn.Parameter(torch.randn(sizes.steps, sizes.length, sizes.dim) * (sizes.spread * sizes.steps**-0.5))
+
+    def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
+        return x + rows_at(self.tables[step], positions)  # E30
