@@ -61,8 +61,9 @@ def test_one_model_counts_what_it_loses_too():
 
 def test_a_length_is_the_first_context_that_one_more_step_does_not_help():
     nats = torch.tensor([[3.0, 2.0, 1.0, 1.0], [3.0, 2.995, 1.0, 0.9], [3.0, 2.0, 1.0, 0.0]]).double()[:, :, None].expand(-1, -1, 10)
-    found = Contexts(["a", "b", "c"], [16, 32, 48, 64], nats, bytes=True)
+    found = Contexts(["a", "b", "c"], [16, 32, 48, 64], nats, True, [None, None, None])
     assert found.lengths(1.0) == [48, 16, None]
+    assert found._replace(limits=[40, 40, 40]).lengths(1.0) == [40, 16, None]
     assert found.losses()[0].tolist() == pytest.approx([3 / math.log(2), 2 / math.log(2), 1 / math.log(2), 1 / math.log(2)])
     facts = context_facts(found, [0.1, 1.0])
     assert [each["effective_context_length"] for each in facts["runs"][0]["tops"]] == [48, 48]

@@ -46,6 +46,8 @@ class Contexts(NamedTuple):
     nats: Tensor
     """(models, contexts, tokens)"""
     bytes: bool
+    limits: list[int | None]
+    """The most that each model can read, where there is an end to it."""
 
     @property
     def unit(self) -> str:
@@ -61,10 +63,12 @@ class Contexts(NamedTuple):
         return torch.stack([relative_gain(self.nats[:, i], self.nats[:, i + 1], top) for i in range(len(self.contexts) - 1)], dim=1)
 
     def lengths(self, top: float) -> list[int | None]:
-        """The relative effective context length of every model; None where even the longest context still gained."""
-        return [
-            next((c for c, gain in zip(self.contexts, row, strict=False) if gain < THRESHOLD), None) for row in self.gains(top).tolist()
-        ]
+        """The relative effective context length of every model, at most what it can read; None where the longest context still gained."""
+        found = []
+        for row, limit in zip(self.gains(top).tolist(), self.limits, strict=True):
+            length = next((c for c, gain in zip(self.contexts, row, strict=False) if gain < THRESHOLD), None)
+            found.append(length if length is None or limit is None else min(length, limit))
+        return found
 
 
 def relative_gain(short: Tensor, long: Tensor, top: float) -> Tensor:
@@ -88,7 +92,7 @@ def context_losses(
     made: dict[int, Tensor] = {}
     with evaluating(model):
         for context in contexts:
-            width = min(context, spec.length) if spec.position.absolute else context
+            width = min(context, _limit(spec) or context)
             if width not in made:
                 found = []
                 for some in torch.split(places, size):
@@ -97,7 +101,7 @@ def context_losses(
                     if progress is not None:
                         progress(len(some) * width)
                 made[width] = torch.cat(found).double().cpu()
-    return torch.stack([made[min(c, spec.length) if spec.position.absolute else c] for c in contexts])
+    return torch.stack([made[min(c, _limit(spec) or c)] for c in contexts])
 
 
 def _last(model: Model, rows: Tensor) -> Tensor:
@@ -138,7 +142,8 @@ def run_contexts(
     if longest >= len(stream):
         raise FormersError(f"longest={longest} is longer than the data, which have {len(stream):,} tokens in {where}: give less.")
     places = torch.linspace(longest, len(stream) - 1, min(tokens, len(stream) - longest)).long()
-    work = [sum({min(c, m.spec.length) if m.spec.position.absolute else c for c in contexts}) * len(places) for m, _, _ in opened]
+    limits = [_limit(model.spec) for model, _, _ in opened]
+    work = [sum({min(c, limit or c) for c in contexts}) * len(places) for limit in limits]
     done = 0
 
     def tick(more: int) -> None:
@@ -148,7 +153,12 @@ def run_contexts(
             progress(done, sum(work))
 
     nats = torch.stack([context_losses(model, stream, places, contexts, progress=tick) for model, _, _ in opened])
-    return Contexts([str(run) for run in runs], contexts, nats, isinstance(first.tokenizer, Bytes))
+    return Contexts([str(run) for run in runs], contexts, nats, isinstance(first.tokenizer, Bytes), limits)
+
+
+def _limit(spec: Spec) -> int | None:
+    """The longest context that a model has ever seen, where its positions end there."""
+    return spec.length if spec.position.absolute else None
 
 
 def _sight(spec: Spec) -> int:
