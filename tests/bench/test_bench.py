@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from formers.bench import decode, linformer, plain, span, train
+from formers.bench import decode, evaluation, linformer, plain, span, train
 from formers.bench.timing import alternate, both_ways, ratio
+from formers.model import build
 from helpers import refused
 
 
@@ -82,3 +83,20 @@ def test_the_span_bench_has_two_models_that_differ_in_their_spans_alone(monkeypa
     assert all(value > 0 for value in results.values())
     short, long = (span._model(share).stack.depth.blocks[0].attention.score for share in (64 / 256, 1.0))
     assert (short.reach(0), long.reach(0)) == (128, 257)
+
+
+def test_the_evaluation_bench_fills_the_memory_and_slides_one_window(monkeypatch):
+    monkeypatch.setattr(evaluation, "SIZES", dict(vocab=256, dim=16, heads=2, layers=1, hidden=32))
+    monkeypatch.setattr(evaluation, "SEGMENT", 8)
+    widths = []
+
+    def looked(spec):
+        model = build(spec)
+        model.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
+        return model
+
+    monkeypatch.setattr(evaluation, "build", looked)
+    monkeypatch.setattr("formers.model.respecify.build", looked)
+    results = evaluation.bench_evaluation((20,), rounds=1)
+    assert results["speedup_20"] == pytest.approx(results["sliding_20_seconds"] / results["memory_20_seconds"])
+    assert widths == [8] * 3 + ([8] * evaluation.SEGMENTS + [20]) * 2

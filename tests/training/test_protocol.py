@@ -33,6 +33,11 @@ def decoder():
     return formers.create("decoder", **SIZES).double().eval()
 
 
+@pytest.fixture
+def span():
+    return formers.create("adaptive-span", span=16, **SIZES).double().eval()
+
+
 def judged(model, size=1, **options):
     """The figures of a protocol."""
     batches = Streams({"valid": STREAM}, 8) if model.spec.memory.limit is not None else Language({"valid": STREAM}, 8)
@@ -140,6 +145,8 @@ def test_what_is_left_open_is_the_models_own(xl, decoder):
         ("decoder", {"same_length": True}, ("same_length=True", "protocol memory")),
         ("decoder", {"kind": "segments", "stride": 2}, ("stride=2", "sliding")),
         ("xl", {"kind": "memory", "stride": 2}, ("stride=2", "sliding")),
+        ("span", {"same_length": True}, ("same_length", "Local")),
+        ("span", {"attention_length": 5}, ("span=16", "memory=5")),
         ("xl", {"kind": "memory", "attention_length": 0, "same_length": True}, ("attention_length=0", "at least 1")),
         ("xl", {"kind": "sliding", "attention_length": 0}, ("attention_length=0", "at least 1")),
         ("xl", {"kind": "segments", "attention_length": 4, "segment": 5}, ("attention_length=4", "segment=5")),
@@ -166,8 +173,16 @@ def test_papers_protocols_come_with_their_presets():
             spec = formers.spec(name, preset=preset or None, vocab=300_000)
             chosen = Protocol(**options).settled(spec)
             formers.model.check(chosen.spec(spec))
+    assert Protocol(**MEMBERS["character-transformer"].evaluation["t12"]).kind == "sliding"
     base = Protocol(**MEMBERS["transformer-xl"].evaluation["base"])
     assert base == Protocol(kind="memory", attention_length=2100, segment=80, clamp=820, same_length=True)
+
+
+def test_what_slides_for_its_figures_does_not_in_a_training(decoder):
+    slow = Protocol(kind="sliding", attention_length=6).settled(decoder.spec)
+    assert slow.in_passing() == Protocol(kind="segments", attention_length=6, segment=6)
+    fast = Protocol(kind="segments").settled(decoder.spec)
+    assert fast.in_passing() is fast
 
 
 @pytest.fixture(scope="module")

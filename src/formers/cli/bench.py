@@ -157,6 +157,36 @@ def recurrence(
 
 
 @app.command()
+def evaluation(
+    length: Annotated[
+        list[int] | None,
+        typer.Option(help="An attention length; may be repeated; 400, 800, 1800 and 2800 unless given.", min=1),
+    ] = None,
+    rounds: Rounds = 5,
+    check: Annotated[bool, typer.Option("--check", help="Measure what is promised alone; exit with code 1 where it is missed.")] = False,
+    json: Json = False,
+) -> None:
+    """Judging a text with a memory beside sliding a window over it, per token: the same weights of transformer-xl, one stream."""
+    from formers.bench.evaluation import CHECKED, LENGTHS, LIMITS, bench_evaluation
+    from formers.core import FormersError
+
+    if check and length:
+        raise FormersError("--check measures at the lengths of its limits: leave --length out.")
+    lengths = CHECKED if check else tuple(dict.fromkeys(length or LENGTHS))
+    results = bench_evaluation(lengths, rounds)
+    if not json:
+        from formers.inspect.tables import add_row, new_table
+
+        table = new_table("attention length", "memory, ms a token", "sliding, ms a token", "times faster", right=3)
+        for n in lengths:
+            milliseconds = [f"{1000 * results[f'{how}_{n}_seconds']:.3f}" for how in ("memory", "sliding")]
+            add_row(table, f"{n:,}", *milliseconds, f"{results[f'speedup_{n}']:,.0f}")
+        _print(table)
+        results = {name: value for name, value in results.items() if name.startswith("speedup")}
+    _end(results, LIMITS if check else {}, check, json)
+
+
+@app.command()
 def explain(
     length: Annotated[list[int] | None, typer.Option(help="A length to compare at; may be repeated.", min=2)] = None,
     batch: Annotated[int, typer.Option(help="How many rows are read at a time.", min=1)] = 1,

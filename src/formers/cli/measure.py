@@ -62,6 +62,7 @@ def context(
     """Draw the loss against the length of the context, and tell the relative effective context length of RUNS as a group."""
     check_suffix(out, (".png", ".svg"))
     from formers.inspect import context_facts, context_panels, context_words, draw_curves, run_contexts, save_panels
+    from formers.inspect.context import share_words
     from formers.inspect.tables import add_row, new_table
     from formers.training.log import progress_bar
 
@@ -76,7 +77,7 @@ def context(
         return
     if out is None:
         _print(*(draw_curves(panel, *_screen()) for panel in panels))
-    table = new_table("effective context length", *(f"hardest {share:.0%}" for share in tops), right=len(tops))
+    table = new_table("effective context length", *(share_words(share) for share in tops), right=len(tops))
     lengths = [found.lengths(share) for share in tops]
     for i, name in enumerate(found.names):
         add_row(table, name, *(f"{row[i]:,}" if row[i] is not None else f"{found.contexts[-1]:,} or more" for row in lengths))

@@ -39,6 +39,7 @@ MEMBERS: dict[str, Member] = {
         character_transformer.character_transformer,
         {"base": character_transformer.BASE, "t12": character_transformer.T12},
         character_transformer.TRAINING,
+        character_transformer.EVALUATION,
     ),
     "transformer-xl": Member(
         transformer_xl.transformer_xl,

@@ -6,7 +6,8 @@ f_i(c,c') = mean over T of min( b(c, t), l_i(c', t) )         T the share r of t
 g_i(c,c') = ( exp f_i(c,c) - exp f_i(c,c') ) / exp f_i(c,c)   the relative gain of the longer context c' = c + step       E59
 
 The length of model i is the first c whose gain is below 0.01. It is of a group: another group has another baseline, and other lengths.
-A group of one model is its own baseline, and its length the plain effective context length.
+A model by itself has no group to improve on: its losses count as they are, min(b, l) = l, the worse ones too, and its length is the plain
+effective context length (Khandelwal et al., 2018).
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Contexts(NamedTuple):
     nats: Tensor
     """(models, contexts, tokens)"""
     bytes: bool
+    limits: list[int | None]
+    """The most that each model can read, where there is an end to it."""
 
     @property
     def unit(self) -> str:
@@ -60,18 +63,20 @@ class Contexts(NamedTuple):
         return torch.stack([relative_gain(self.nats[:, i], self.nats[:, i + 1], top) for i in range(len(self.contexts) - 1)], dim=1)
 
     def lengths(self, top: float) -> list[int | None]:
-        """The relative effective context length of every model; None where even the longest context still gained."""
-        return [
-            next((c for c, gain in zip(self.contexts, row, strict=False) if gain < THRESHOLD), None) for row in self.gains(top).tolist()
-        ]
+        """The relative effective context length of every model, at most what it can read; None where the longest context still gained."""
+        found = []
+        for row, limit in zip(self.gains(top).tolist(), self.limits, strict=True):
+            length = next((c for c, gain in zip(self.contexts, row, strict=False) if gain < THRESHOLD), None)
+            found.append(length if length is None or limit is None else min(length, limit))
+        return found
 
 
 def relative_gain(short: Tensor, long: Tensor, top: float) -> Tensor:
     """g (models,) from the losses (models, tokens) with a shorter and with a longer context, over the share `top` of hardest tokens."""
     baseline = short.amin(dim=0)  # E57
     hardest = baseline.topk(max(1, round(top * len(baseline)))).indices
-    baseline = baseline[hardest]
-    relative = torch.minimum(baseline, long[:, hardest]).mean(dim=1)  # E58
+    baseline, long = baseline[hardest], long[:, hardest]
+    relative = (torch.minimum(baseline, long) if len(long) > 1 else long).mean(dim=1)  # E58
     return 1.0 - (relative - baseline.mean()).exp()  # E59
 
 
@@ -87,7 +92,7 @@ def context_losses(
     made: dict[int, Tensor] = {}
     with evaluating(model):
         for context in contexts:
-            width = min(context, spec.length) if spec.position.absolute else context
+            width = min(context, _limit(spec) or context)
             if width not in made:
                 found = []
                 for some in torch.split(places, size):
@@ -96,7 +101,7 @@ def context_losses(
                     if progress is not None:
                         progress(len(some) * width)
                 made[width] = torch.cat(found).double().cpu()
-    return torch.stack([made[min(c, spec.length) if spec.position.absolute else c] for c in contexts])
+    return torch.stack([made[min(c, _limit(spec) or c)] for c in contexts])
 
 
 def _last(model: Model, rows: Tensor) -> Tensor:
@@ -137,7 +142,8 @@ def run_contexts(
     if longest >= len(stream):
         raise FormersError(f"longest={longest} is longer than the data, which have {len(stream):,} tokens in {where}: give less.")
     places = torch.linspace(longest, len(stream) - 1, min(tokens, len(stream) - longest)).long()
-    work = [sum({min(c, m.spec.length) if m.spec.position.absolute else c for c in contexts}) * len(places) for m, _, _ in opened]
+    limits = [_limit(model.spec) for model, _, _ in opened]
+    work = [sum({min(c, limit or c) for c in contexts}) * len(places) for limit in limits]
     done = 0
 
     def tick(more: int) -> None:
@@ -147,7 +153,12 @@ def run_contexts(
             progress(done, sum(work))
 
     nats = torch.stack([context_losses(model, stream, places, contexts, progress=tick) for model, _, _ in opened])
-    return Contexts([str(run) for run in runs], contexts, nats, isinstance(first.tokenizer, Bytes))
+    return Contexts([str(run) for run in runs], contexts, nats, isinstance(first.tokenizer, Bytes), limits)
+
+
+def _limit(spec: Spec) -> int | None:
+    """The longest context that a model has ever seen, where its positions end there."""
+    return spec.length if spec.position.absolute else None
 
 
 def _sight(spec: Spec) -> int:
@@ -162,8 +173,13 @@ def context_panels(found: Contexts, top: float) -> list[Panel]:
     gains = [Curve(name, across[:-1], row) for name, row in zip(found.names, found.gains(top).tolist(), strict=True)]
     return [
         Panel(losses, "tokens of context", found.unit),
-        Panel(gains, "tokens of context", f"relative gain of {found.contexts[0]} more, hardest {top:.0%}", THRESHOLD),
+        Panel(gains, "tokens of context", f"relative gain of {found.contexts[0]} more, {share_words(top)}", THRESHOLD),
     ]
+
+
+def share_words(top: float) -> str:
+    """Which tokens count, in words."""
+    return "all tokens" if top == 1 else f"hardest {top:.0%}"
 
 
 def context_words(found: Contexts) -> str:
@@ -171,7 +187,7 @@ def context_words(found: Contexts) -> str:
     count = f"{found.nats.shape[2]:,} tokens, each with every context"
     if len(found.names) > 1:
         return f"Relative effective context length of this group of {len(found.names)} runs, over {count}; other groups have other lengths."
-    return f"One run is its own baseline: this is its plain effective context length, over {count}, and not to be compared with another's."
+    return f"Plain effective context length of one run, over {count}; give several runs to compare them by the relative one."
 
 
 def context_facts(found: Contexts, tops: Sequence[float]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def save_panels(panels: Sequence[Panel], path: str | Path, caption: str) -> Path
             mark: Any = "o" if len(curve.x) <= 16 else None
             axes.plot(curve.x, curve.y, color=colour, linewidth=1.6, marker=mark, markersize=3, label=curve.name, zorder=2)
         if panel.level is not None:
-            axes.axhline(panel.level, color="#888888", linestyle="dashed", linewidth=1.0, zorder=1)
+            axes.axhline(panel.level, color="#888888", linestyle="dashed", linewidth=1.2, zorder=2)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())

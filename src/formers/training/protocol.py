@@ -147,8 +147,8 @@ def _refuse(asked: Protocol, kind: Kind, spec: Spec) -> None:
                 f"{name} has absolute positions, by which a memory would stand where its segment stands: "
                 "use the protocol segments or sliding, or a member with relative positions such as transformer-xl."
             )
-        if asked.same_length and not isinstance(spec.pattern, Causal | Local):
-            raise FormersError(f"same_length is a pattern itself, and {name} has {type(spec.pattern).__name__}: leave it out.")
+        if asked.same_length and not isinstance(spec.pattern, Causal) and not _same_length(spec):
+            raise FormersError(f"same_length is a pattern itself, and {name} has another ({type(spec.pattern).__name__}): leave it out.")
         return
     if asked.same_length is not None:
         raise FormersError(

@@ -1,0 +1,78 @@
+"""The evaluation speeds of Transformer-XL (Dai et al., 2019, section 4.5) at our scale: a memory beside a window that slides.
+
+The weights are the same, and both sides read one stream, one row at a time. With a memory a segment of 128 tokens is read behind the
+attention length's tokens, which are there already; the window is computed anew for every token, as `formers eval --protocol sliding` does.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+import torch
+
+from formers.bench.progress import working
+from formers.bench.timing import alternate, ratio
+from formers.data import Language
+from formers.family import spec
+from formers.model import Model, build
+from formers.training.protocol import Protocol, read_by
+
+SIZES = dict(vocab=256, dim=256, heads=4, layers=4, hidden=1024)
+SEGMENT = 128
+SEGMENTS = 8
+"""How many segments a timing reads, one after the other: a memory that moves on is copied now and then."""
+LENGTHS = (400, 800, 1800, 2800)
+CHECKED = (800, 1800)
+LIMITS = {"speedup_800": (300.0, float("inf")), "speedup_1800": (700.0, float("inf"))}
+
+
+@torch.no_grad()
+def bench_evaluation(lengths: Sequence[int], rounds: int) -> dict[str, float]:
+    """CPU seconds of a token, with a memory and by a sliding window, at each attention length, and how many times faster the memory is."""
+    torch.manual_seed(0)
+    model = build(spec("transformer-xl", preset=None, **SIZES, length=SEGMENT, memory=SEGMENT)).eval()
+    things: dict[str, Callable[[], object]] = {}
+    for n in lengths:
+        things[f"memory_{n}"], things[f"sliding_{n}"] = _remembering(model, n), _sliding(model, n)
+    with working("timing", len(things) * (rounds + 1)) as advance:
+        times = alternate(things, rounds, warmup=1, tick=lambda: advance(1))
+    tokens = SEGMENT * SEGMENTS
+    figures: dict[str, float] = {}
+    for n in lengths:
+        figures[f"memory_{n}_seconds"] = statistics.median(times[f"memory_{n}"]) / tokens
+        figures[f"sliding_{n}_seconds"] = statistics.median(times[f"sliding_{n}"])
+        figures[f"speedup_{n}"] = tokens * ratio(times, f"sliding_{n}", f"memory_{n}")
+    return figures
+
+
+def _remembering(model: Model, n: int) -> Callable[[], object]:
+    """Judges some segments behind a memory of n tokens, which is full."""
+    full = -(-n // SEGMENT)
+    text = torch.randint(256, ((full + SEGMENTS) * SEGMENT + 1,))
+    read = read_by(Protocol(kind="memory", attention_length=n, segment=SEGMENT), model, Language({"valid": text}, SEGMENT))
+    batches = [(batch["tokens"], batch["targets"]) for batch in read.batches.eval_batches(1)]
+    state = read.model.initial_state(1)
+    for tokens, targets in batches[:full]:
+        state = read.model(tokens, targets=targets, state=state).state
+
+    def judge() -> None:
+        now = state
+        for tokens, targets in batches[full:]:
+            out = read.model(tokens, targets=targets, state=now)
+            now = out.state
+            float(out.loss)
+
+    return judge
+
+
+def _sliding(model: Model, n: int) -> Callable[[], object]:
+    """Judges one token by a window of the n tokens before it."""
+    text = torch.randint(256, (n + 2,))
+    read = read_by(Protocol(kind="sliding", attention_length=n), model, Language({"valid": text}, SEGMENT))
+    _, window = read.batches.eval_batches(1, stride=read.stride)  # the first one judges all its tokens
+
+    def judge() -> None:
+        float(read.model(window["tokens"], targets=window["targets"]).loss)
+
+    return judge
