@@ -14,7 +14,7 @@ from formers.attention import LowRank
 from formers.core import Part, Range, Stream
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense
-from formers.heads import NoHead
+from formers.heads import Head, NoHead
 from formers.residual import Bare
 from helpers import close, refused
 
@@ -25,7 +25,7 @@ SWEPT = pytest.mark.parametrize(("slot", "part"), parts(), ids=lambda p: p if is
 
 def with_part(slot: str, part: Part) -> Spec:
     """A decoder with the part in its slot, or an encoder where it heads one or cannot be causal."""
-    for_encoders = (slot == "head" and type(part).__name__ != "LanguageModel") or isinstance(part, LowRank)
+    for_encoders = (isinstance(part, Head) and not part.writes) or isinstance(part, LowRank)
     return (ENCODER if for_encoders else DECODER).model_copy(update={slot: part})
 
 
@@ -45,6 +45,7 @@ def test_a_frozen_value_that_survives_json(slot: str, part: Part) -> None:
 @SWEPT
 def test_every_parameter_learns(slot: str, part: Part) -> None:
     read = subject(with_part(slot, part))
+    read.model.train()  # some learn in training alone
     x, mask = read.input(6), torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [False] * 3 + [True] * 3])
     out = read(x, mask=mask, targets=None if isinstance(part, NoHead) else read.targets(6))
     (out.hidden.square().mean() if out.loss is None else out.loss).backward()

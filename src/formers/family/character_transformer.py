@@ -31,7 +31,7 @@ T12: dict[str, Any] = {**BASE, "layers": 12}
 _PAPER: dict[str, Any] = {
     "optimizer": "momentum", "momentum": 0.99, "learning_rate": 0.003, "schedule": "constant", "warmup": 0, "weight_decay": 0.0, "batch": 16,
 }  # fmt: skip
-TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 1e-3}, "base": _PAPER, "t12": _PAPER}
+TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 2e-3}, "base": _PAPER, "t12": _PAPER}
 
 
 def character_transformer(
