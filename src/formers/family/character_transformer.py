@@ -29,7 +29,8 @@ T12: dict[str, Any] = {**BASE, "layers": 12}
 
 # Momentum of 0.99 at a fixed rate, in batches of 16, for 4 million steps.
 _PAPER: dict[str, Any] = {
-    "optimizer": "momentum", "momentum": 0.99, "learning_rate": 0.003, "schedule": "constant", "warmup": 0, "weight_decay": 0.0, "batch": 16,
+    "optimizer": "momentum", "momentum": 0.99, "learning_rate": 0.003, "schedule": "constant", "warmup": 0, "weight_decay": 0.0,
+    "batch": 16,
 }  # fmt: skip
 TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 2e-3}, "base": _PAPER, "t12": _PAPER}
 
