@@ -14,7 +14,7 @@ from formers.attention import DotProduct, LowRank
 from formers.core import Part, Slot
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense, NoFeedForward
-from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
+from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory, Recurrence
 from formers.patterns import (
     Alternate,
@@ -32,7 +32,7 @@ from formers.patterns import (
     Strided,
     Summary,
 )
-from formers.position import Grid, Learned, NoPosition, Sinusoidal
+from formers.position import Grid, Learned, NoPosition, PerLayer, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
@@ -92,6 +92,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
         "NoPosition": [NoPosition()],
         "Grid": [Grid(width=5), Grid(width=4, height=4, channels=2)],
         "Learned": [Learned()],
+        "PerLayer": [PerLayer()],
         "Sinusoidal": [Sinusoidal()],
     },
     "attention": {
@@ -115,11 +116,15 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     "depth": {"Stacked": [Stacked(layers=2)], "Shared": [Shared(layers=3)]},
     "feedforward": {
         "NoFeedForward": [NoFeedForward()],
-        "Dense": [Dense(hidden=20, activation=name) for name in ("relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu")],
+        "Dense": [
+            *(Dense(hidden=20, activation=name) for name in ("relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu")),
+            Dense(hidden=20, dropout=0.1),
+        ],
     },
     "head": {
         "NoHead": [NoHead()],
         "LanguageModel": [LanguageModel(), LanguageModel(tied=False, label_smoothing=0.1)],
+        "Auxiliary": [Auxiliary(), Auxiliary(intermediate="decay", targets=3, tied=False), Auxiliary(intermediate="none")],
         "MaskedLM": [MaskedLM()],
         "AdaptiveSoftmax": [
             AdaptiveSoftmax(cutoffs=()),
@@ -149,6 +154,11 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "position": "learned", "norm": "post", "activation": "relu", "embedding_scale": "output", **TINY},
         {"vocab": VOCAB, "position": "none", "head_dim": 3, "value_dim": 5, "activation": "swiglu", "tied": False, **TINY},
+    ],
+    "character-transformer": [
+        {"vocab": VOCAB, **TINY},
+        {"vocab": VOCAB, "auxiliary": False, "norm": "pre", "tied": False, **TINY},
+        {"vocab": VOCAB, "intermediate": "decay", "targets": 1, "position": "sinusoidal", "head_dim": 3, **TINY},
     ],
     "transformer-xl": [
         {"vocab": VOCAB, "memory": 200, **TINY},

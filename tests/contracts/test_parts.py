@@ -45,6 +45,7 @@ def test_a_frozen_value_that_survives_json(slot: str, part: Part) -> None:
 @SWEPT
 def test_every_parameter_learns(slot: str, part: Part) -> None:
     read = subject(with_part(slot, part))
+    read.model.train()  # some learn in training alone
     x, mask = read.input(6), torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [False] * 3 + [True] * 3])
     out = read(x, mask=mask, targets=None if isinstance(part, NoHead) else read.targets(6))
     (out.hidden.square().mean() if out.loss is None else out.loss).backward()

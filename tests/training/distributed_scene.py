@@ -9,8 +9,8 @@ import sys
 import torch
 
 
-def gradients(kind: str, accumulate: int, out: str, checkpoint: bool = False) -> None:
-    """Writes the gradients of the first step of a small training, by whichever processes there are."""
+def gradients(kind: str, accumulate: int, out: str, how: list[str]) -> None:
+    """Writes the gradients of the first step of a small training, or of one half-way, by whichever processes there are."""
     from safetensors.torch import save_file
 
     from formers.model import build
@@ -26,8 +26,8 @@ def gradients(kind: str, accumulate: int, out: str, checkpoint: bool = False) ->
     join(place, torch.device("cpu"))
     task = prepare(member, data, None, options)
     torch.manual_seed(0)
-    settings = Settings(batch=7, accumulate=accumulate, checkpoint=checkpoint, clip=1e9, learning_rate=1e-9)
-    loop = Loop(build(task.spec).train(), task, settings, place)
+    settings = Settings(batch=7, accumulate=accumulate, checkpoint="checkpoint" in how, clip=1e9, learning_rate=1e-9, steps=2)
+    loop = Loop(build(task.spec).train(), task, settings, place, step=int("half" in how))
     done = loop.learn(loop.pieces())
     if place.first:
         grads = {name: p.grad.contiguous() for name, p in loop.model.named_parameters() if p.grad is not None}
@@ -53,6 +53,6 @@ def killed(rank: int, step: int, arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "gradients":
-        gradients(sys.argv[2], int(sys.argv[3]), sys.argv[4], "checkpoint" in sys.argv[5:])
+        gradients(sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5:])
     else:
         killed(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -221,6 +221,41 @@ def test_more_budget_goes_on_as_if_it_had_been_given_at_once(text, tmp_path):
     assert json.loads((tmp_path / "parts" / "run.json").read_text())["settings"]["steps"] == 9
 
 
+@pytest.mark.parametrize("how", [{"optimizer": "momentum", "momentum": 0.99}, {"optimizer": "adagrad", "clip_each": 0.03}], ids=str)
+def test_every_optimiser_goes_on_bit_for_bit(how, text, tmp_path):
+    options = {**TINY, "dropout": 0.1, "schedule": "constant", "warmup": 0, "learning_rate": 0.01, **how}
+    formers.train("decoder", text, tmp_path / "whole", steps=6, **options)
+    formers.train("decoder", text, tmp_path / "parts", steps=3, **options)
+    formers.resume(tmp_path / "parts", steps=6, quiet=True)
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+    losses = [line["loss"] for line in metrics(tmp_path / "parts") if "norm" in line]
+    assert losses[-1] < losses[0]
+
+
+def test_a_run_with_auxiliary_losses_keeps_what_training_needs_and_gives_what_inference_needs(text, tmp_path):
+    options = {**TINY, "layers": 3, "schedule": "constant", "warmup": 0}
+    whole = formers.train("character-transformer", text, tmp_path / "whole", steps=6, save_every=1, keep=9, **options)
+    for folder in checkpoints(tmp_path / "whole")[:3]:  # as if it had been stopped half-way
+        shutil.rmtree(folder)
+    resumed = shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    facts = json.loads((resumed / "run.json").read_text())
+    (resumed / "run.json").write_text(json.dumps({**facts, "finished": False}))
+    formers.resume(resumed, quiet=True)
+    found = dict(whole.model.state_dict())
+    again = formers.load(resumed)
+    assert again.spec == whole.model.spec.deployed() != whole.model.spec
+    assert again.state_dict().keys() < found.keys()
+    assert all(found[name].equal(value) for name, value in again.state_dict().items())
+    lines = [line for line in metrics(resumed) if "norm" in line]
+    assert [line.get("intermediate") is not None for line in lines] == [True, True, False, False, False, False]
+    assert all(line["loss"] == pytest.approx(line["cross_entropy"] + line["future"] + line.get("intermediate", 0)) for line in lines)
+    assert whole.results["loss"] == pytest.approx(evaluate_run(resumed)["loss"], abs=1e-6)
+    few = {"steps": 1, "learning_rate": 1e-6, "quiet": True, "track": "none", "batch": 8, "sample_tokens": 0}
+    assert formers.train("character-transformer", text, from_run=resumed, **few).model.auxiliary is not None
+    again.save_pretrained(tmp_path / "saved")
+    assert formers.train("character-transformer", text, from_run=tmp_path / "saved", **few).model.auxiliary is None
+
+
 def test_a_budget_that_is_spent_already_is_refused(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=3, **TINY)
     before = (tmp_path / "run" / "run.json").read_bytes()

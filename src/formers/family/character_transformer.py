@@ -29,9 +29,10 @@ T12: dict[str, Any] = {**BASE, "layers": 12}
 
 # Momentum of 0.99 at a fixed rate, in batches of 16, for 4 million steps.
 _PAPER: dict[str, Any] = {
-    "optimizer": "momentum", "momentum": 0.99, "learning_rate": 0.003, "schedule": "constant", "warmup": 0, "weight_decay": 0.0, "batch": 16,
+    "optimizer": "momentum", "momentum": 0.99, "learning_rate": 0.003, "schedule": "constant", "warmup": 0, "weight_decay": 0.0,
+    "batch": 16,
 }  # fmt: skip
-TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 1e-3}, "base": _PAPER, "t12": _PAPER}
+TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 2e-3}, "base": _PAPER, "t12": _PAPER}
 # Every character from the 512 before it, in a window that is computed anew for each: what its tables report, and slow.
 EVALUATION: dict[str, dict[str, Any]] = {"base": {"kind": "sliding"}, "t12": {"kind": "sliding"}}
 

@@ -79,16 +79,17 @@ class AuxiliaryLosses(AuxiliaryModule):
         self.classifiers = nn.ModuleDict({_name(*which): classifier.build(sizes, vocab, 1.0) for which in sorted(wanted)})
 
     def taps(self, progress: float) -> tuple[int, ...]:
-        weights = self._weights(progress)
         if torch.compiler.is_compiling():  # one program for all steps with intermediate losses: a weight of 0 costs less than another
-            return tuple(range(len(weights))) if self.ends and (self.intermediate == "constant" or progress < self.ends[-1]) else ()
-        return tuple(step for step, weight in enumerate(weights.tolist()) if weight)
+            some = bool(self.ends) and (self.intermediate == "constant" or progress < self.ends[-1])
+            return tuple(range(len(self.ends))) if some else ()
+        return tuple(step for step, weight in enumerate(self._weights(progress).tolist()) if weight)
 
     def forward(
         self, hidden: Tensor, taps: dict[int, Tensor], embedding: Embeds, targets: Tensor, mask: Tensor | None, progress: float
     ) -> dict[str, Tensor]:
         goals = [future(targets, ahead, mask) for ahead in range(self.targets)]
-        counts = [(goal != IGNORED).sum() for goal in goals]
+        kind = torch.promote_types(hidden.dtype, torch.float32)  # a loss is at least float32
+        counts = [(goal != IGNORED).sum().to(kind) for goal in goals]
         shares = [count / counts[0].clamp(min=1) for count in counts]
 
         def loss(x: Tensor, layer: int, target: int) -> Tensor:
@@ -102,9 +103,9 @@ class AuxiliaryLosses(AuxiliaryModule):
         if self.targets > 1:
             found["future"] = later(hidden, self.last)
         if taps:
-            weights = self._weights(progress).to(hidden.device)
+            weights = self._weights(progress).to(kind).to(hidden.device)
             terms = [weights[t] * (loss(x, t + 1, 1) + (later(x, t + 1) if self.targets > 1 else 0)) for t, x in taps.items()]
-            found["intermediate"] = torch.stack(terms).sum().to(terms[0].dtype)  # E32
+            found["intermediate"] = torch.stack(terms).sum()  # E32
         return found
 
     def _weights(self, progress: float) -> Tensor:
