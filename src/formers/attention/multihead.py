@@ -27,7 +27,7 @@ from formers.score import ByDistance
 from formers.score.base import ScoreModule
 
 EVERYTHING = Full()
-Past = TypeVar("Past", Cache, Hidden)
+Past = TypeVar("Past", Cache, Hidden, Cache | Hidden)
 
 
 class Attention(Slot):

@@ -51,7 +51,7 @@ def _model(share: float) -> Model:
 
 def _attention(model: Model, x: Tensor, memory: Tensor) -> Callable[[], object]:
     """A forward and a backward pass of each attention sublayer over a segment and a full memory."""
-    layers = [block.attention for block in model.get_submodule("stack.depth.blocks").children()]
+    layers: list[Any] = [block.attention for block in model.get_submodule("stack.depth.blocks").children()]
     assert all(isinstance(layer.score, SpanScore) for layer in layers)
     x = x.clone().requires_grad_()
     weight = torch.randn_like(x)
