@@ -24,7 +24,7 @@ def copying(rows: int) -> Batch:
 
 
 def test_one_head_grows_to_the_distance_and_others_shrink() -> None:
-    torch.manual_seed(3)
+    torch.manual_seed(3)  # of the seeds 0 ... 3 one, 2, fails: its spans fall to 0 before any of them has found the answer
     model = formers.create(
         "adaptive-span", vocab=VOCAB, dim=64, heads=HEADS, layers=1, hidden=64, length=LENGTH, span=SPAN, ramp=RAMP, init=INIT,
         span_penalty=3e-3,
