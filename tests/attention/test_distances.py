@@ -55,6 +55,8 @@ def tensors(n: int, m: int, reach: int, level: str, tables: int = 2, batch: int 
     if level == "by head":
         made.append(torch.randn(1, 2, 1, reach, dtype=FLOAT))
         made[-1][:, 1, :, reach // 2 + 1 :] = SHUT
+    elif level == "by row":
+        made.append(torch.randn(batch, 1, 1, reach, dtype=FLOAT))
     elif level == "by query":
         made.append(torch.randn(batch, 2, n, reach, dtype=FLOAT))
         made[-1][:, :, n // 2, 1:] = SHUT
@@ -68,7 +70,7 @@ def request(made: list[Tensor], pattern: Pattern, offset: int, reaches: tuple[in
 
 
 @pytest.mark.parametrize("pattern", [Causal(), Local(window=3), Local(window=4, include_self=False)], ids=repr)
-@pytest.mark.parametrize("level", ["none", "by head", "by query"])
+@pytest.mark.parametrize("level", ["none", "by head", "by row", "by query"])
 @pytest.mark.parametrize(("n", "m", "reach"), [(1, 1, 1), (3, 3, 3), (4, 9, 9), (5, 7, 4), (6, 6, 2)])
 def test_every_executor_equals_the_pairs_written_out(n, m, reach, level, pattern):
     made = tensors(n, m, reach, level)
@@ -83,10 +85,12 @@ def test_every_executor_equals_the_pairs_written_out(n, m, reach, level, pattern
                 close(one, other)
 
 
+@pytest.mark.parametrize("kept", [0, 1 << 22], ids=["computed again", "kept"])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("level", ["none", "by head", "by query"])
+@pytest.mark.parametrize("level", ["none", "by head", "by row", "by query"])
 @pytest.mark.parametrize(("n", "m", "reach"), [(127, 300, 300), (129, 129, 64), (256, 300, 130), (257, 600, 600)])
-def test_tiles_equal_the_whole_term(n, m, reach, level, threads, monkeypatch):
+def test_tiles_equal_the_whole_term(n, m, reach, level, threads, kept, monkeypatch):
+    monkeypatch.setattr(distances, "KEPT", kept)
     monkeypatch.setattr(distances, "TILE", 1 << 13)  # several groups of rows
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from formers.bench import decode, evaluation, linformer, plain, train
+from formers.bench import decode, evaluation, linformer, plain, span, train
 from formers.bench.timing import alternate, both_ways, ratio
 from formers.model import build
 from helpers import refused
@@ -89,3 +89,14 @@ def test_the_evaluation_bench_fills_the_memory_and_slides_one_window(monkeypatch
     results = evaluation.bench_evaluation((20,), rounds=1)
     assert results["speedup_20"] == pytest.approx(results["sliding_20_seconds"] / results["memory_20_seconds"])
     assert widths == [8] * 3 + ([8] * evaluation.SEGMENTS + [20]) * 2
+
+
+def test_the_span_bench_has_two_models_that_differ_in_their_spans_alone(monkeypatch):
+    monkeypatch.setattr(span, "SIZES", {**span.SIZES, "dim": 16, "layers": 1, "hidden": 16, "length": 32, "span": 256})
+    monkeypatch.setattr(span, "SEGMENT", 32)
+    monkeypatch.setattr(span, "MOST", 256)
+    results = span.bench_span(rounds=1)
+    assert set(span.LIMITS) <= set(results)
+    assert all(value > 0 for value in results.values())
+    short, long = (span._model(share).stack.depth.blocks[0].attention.score for share in (64 / 256, 1.0))
+    assert (short.reach(0), long.reach(0)) == (128, 257)

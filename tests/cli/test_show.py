@@ -125,3 +125,18 @@ def test_the_verbs_load_nothing_heavy() -> None:
     heavy = "{'torch', 'formers.inspect', 'matplotlib'}"
     code = f"import sys, formers.cli.show, formers.cli.members; sys.exit(not {heavy}.isdisjoint(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_spans_are_drawn_written_and_told(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    formers.create("adaptive-span", vocab=256, dim=16, heads=2, layers=2, span=100, init=0.3).save_pretrained(folder)
+    result = run(show.app, "spans", str(folder))
+    assert result.stdout.count("30.0") >= 4
+    assert "are saved" in result.stdout
+    facts = json.loads(run(show.app, "spans", str(folder), "--json").stdout)
+    assert facts["spans"] == [[30.0, 30.0]] * 2
+    out = tmp_path / "spans.png"
+    assert str(out) in run(show.app, "spans", str(folder), "--out", str(out)).stdout
+    assert out.stat().st_size > 1000
+    with refused(".png or .svg"):
+        run(show.app, "spans", str(folder), "--out", "spans.pdf")

@@ -163,6 +163,18 @@ def evaluation(
 
 
 @app.command()
+def span(
+    rounds: Rounds = 5,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """Attention sublayers and training steps of `adaptive-span`: heads that look back a little beside heads that look back all the way."""
+    from formers.bench.span import LIMITS, bench_span
+
+    _end(bench_span(rounds), LIMITS, check, json)
+
+
+@app.command()
 def explain(
     length: Annotated[list[int] | None, typer.Option(help="A length to compare at; may be repeated.", min=2)] = None,
     batch: Annotated[int, typer.Option(help="How many rows are read at a time.", min=1)] = 1,

@@ -1,4 +1,4 @@
-"""`formers show`: attention, an alignment, a pattern, the positions or a member, drawn in the terminal or as a picture."""
+"""`formers show`: attention, an alignment, a pattern, the positions, learned spans or a member, drawn in the terminal or as a picture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from formers.inspect import View
 
-app = typer.Typer(help="Draw attention, an alignment, a pattern, positions, losses, context or a member.", no_args_is_help=True)
+app = typer.Typer(help="Draw attention, an alignment, a pattern, positions, spans, losses, context or a member.", no_args_is_help=True)
 app.command("losses")(measure.losses)
 app.command("context")(measure.context)
 
@@ -183,6 +183,30 @@ def alignment(
         print_json({"model": _named(model.spec.name, run), **attention_facts(aligned)})
     elif out is None:
         _print_map(aligned, layer, head)
+
+
+@app.command()
+def spans(
+    run: Run,
+    text: Annotated[str | None, typer.Option(help="What the model reads, where every token has spans of its own (dynamic).")] = None,
+    checkpoint: Checkpoint = "last",
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Draw how far back each head of RUN has learnt to look, and what that saves."""
+    from formers.inspect import draw_spans, save_spans, spans_facts, spans_of
+    from formers.model import load
+
+    check_suffix(out, (".png", ".svg"))
+    model = load(run, "cpu", checkpoint)
+    seen = spans_of(model, text, _named(model.spec.name, run))
+    if out is not None:
+        wrote(save_spans(seen, out), json)
+    if json:
+        print_json(spans_facts(seen))
+    elif out is None:
+        console = _console()
+        console.print(draw_spans(seen, console.width, console.encoding), soft_wrap=True, markup=False, emoji=False)
 
 
 def _named(member: str | None, run: Path) -> str:

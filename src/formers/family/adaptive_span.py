@@ -31,7 +31,10 @@ BASE: dict[str, Any] = {
 LARGE: dict[str, Any] = {
     **BASE, "dim": 768, "layers": 24, "hidden": 4096, "dropout": 0.4, "attention_dropout": 0.4,
 }  # fmt: skip
-_PAPER: dict[str, Any] = {"batch": 64, "schedule": "constant", "warmup": 32_000, "weight_decay": 0.0, "learning_rate": 2.5e-4}
+_PAPER: dict[str, Any] = {
+    "batch": 64, "optimizer": "adagrad", "learning_rate": 0.07, "schedule": "constant", "warmup": 32_000, "weight_decay": 0.0,
+    "clip_each": 0.03,
+}  # fmt: skip
 TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 2e-3}, "base": _PAPER, "large": _PAPER}
 
 

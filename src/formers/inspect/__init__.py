@@ -1,4 +1,4 @@
-"""What people would rather see than read: attention, patterns, positions and members, drawn, described and counted."""
+"""What people would rather see than read: attention, patterns, positions, spans and members, drawn, described and counted."""
 
 from formers.inspect.attention import attention_facts, draw_map, save_heads, save_map
 from formers.inspect.attention_page import attention_page, save_attention_page
@@ -13,6 +13,7 @@ from formers.inspect.members import describe_member, list_members, member_facts,
 from formers.inspect.parameters import parameter_parts
 from formers.inspect.patterns import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
 from formers.inspect.positions import draw_positions, positions_facts, run_table, save_positions, sinusoid_table
+from formers.inspect.spans import draw_spans, save_spans, spans_facts, spans_of
 from formers.inspect.tokens import token_labels
 from formers.inspect.views import View, alignment_of, by_words, find_view, views_of
 
@@ -35,6 +36,7 @@ __all__ = [
     "draw_map",
     "draw_pattern",
     "draw_positions",
+    "draw_spans",
     "explain_facts",
     "explanation",
     "find_view",
@@ -57,7 +59,10 @@ __all__ = [
     "save_panels",
     "save_pattern",
     "save_positions",
+    "save_spans",
     "sinusoid_table",
+    "spans_facts",
+    "spans_of",
     "subject",
     "token_labels",
     "views_of",

@@ -233,18 +233,18 @@ def _blocked_backward(
 
 def _distances(
     q: Shape, k: Shape, v: Shape, far: Shape, table: Shape, level: Shape | None, scale: float, offset: int, nearest: int,
-    reaches: list[int], **_: Any,
+    reaches: list[int], *_: Any, **__: Any,
 ) -> int:  # fmt: skip
     """FLOPs of attention with a term by distance."""
     return distances.flops((q, k, v, far), offset, nearest, reaches, (1, 1, 1))
 
 
 def _distances_backward(
-    g: Shape, q: Shape, k: Shape, v: Shape, far: Shape, table: Shape, level: Shape | None, out: Shape, lse: Shape, scale: float,
-    offset: int, nearest: int, reaches: list[int], **_: Any,
+    g: Shape, q: Shape, k: Shape, v: Shape, far: Shape, table: Shape, level: Shape | None, out: Shape, lse: Shape, kept: Shape,
+    scale: float, offset: int, nearest: int, reaches: list[int], *_: Any, **__: Any,
 ) -> int:  # fmt: skip
-    """FLOPs of its backward pass, which computes the scores once more."""
-    return distances.flops((q, k, v, far), offset, nearest, reaches, (3, 2, 3))
+    """FLOPs of its backward pass, which computes the scores once more where the weights were not kept."""
+    return distances.flops((q, k, v, far), offset, nearest, reaches, (2, 2, 2) if kept[0] else (3, 2, 3))
 
 
 # torch counts its fused attention on every device but this one, and knows nothing of ours.

@@ -19,6 +19,7 @@ HOMES = {
     "extra": "extra vectors",
     "attention": "attention",
     "common": "attention",
+    "common_score": "attention",
     "cross": "cross-attention",
     "feedforward": "feed-forward",
     "join_attention": "residual",

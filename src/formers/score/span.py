@@ -32,7 +32,9 @@ from formers.score.base import Score, ScoreModule
 from formers.score.distance import ByDistance
 
 GRAIN = 64
-"""How far back is looked is rounded up to a multiple of this, as in the authors' code: shapes then change seldom."""
+"""What is kept of the past is rounded up to a multiple of this, as in the authors' code: shapes then change seldom."""
+FINE = 8
+"""What a head computes is rounded up to a multiple of this."""
 START = 0.018
 """The share of the maximum that dynamic spans begin with: the paper's b = -4."""
 
@@ -145,7 +147,7 @@ class SpanScore(FixedSpanScore):
 
     def reach(self, step: int) -> int:
         reaches = self.reaches()
-        return self.span + 1 if reaches is None else max(reaches)
+        return self.span + 1 if reaches is None else min(-(-max(reaches) // GRAIN) * GRAIN, self.span + 1)
 
     def reaches(self) -> tuple[int, ...] | None:
         """By head, how many distances have a weight; None where weights cannot be read."""
@@ -185,7 +187,7 @@ class DynamicSpanScore(FixedSpanScore):
     def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
         z = self.spans(x)
         if self.penalty:
-            charge(stream, self.penalty * mean_of_real(z, stream.valid))
+            charge(stream, self.penalty * mean_of_real(z, stream.valid))  # E62
         if stream.watch is not None:
             stream.watch.note("span by token", step, lambda: z.detach().transpose(1, 2))
         # The next tokens may look further back than these, so that `reach`, which says what is kept, stays the maximum.
@@ -208,9 +210,9 @@ def logarithm(m: Tensor) -> Tensor:
 
 
 def rounded(spans: Iterable[float], ramp: int, most: int) -> tuple[int, ...]:
-    """How many distances, from 0 on, have a weight under each span: m_z(x) > 0 where x < R + z; a multiple of GRAIN, or all of them."""
+    """How many distances, from 0 on, have a weight under each span: m_z(x) > 0 where x < R + z; a multiple of FINE, or all of them."""
     wanted = (max(1, math.ceil(ramp + z)) if math.isfinite(z) else most + 1 for z in spans)
-    return tuple(min(-(-n // GRAIN) * GRAIN, most + 1) for n in wanted)
+    return tuple(min(-(-n // FINE) * FINE, most + 1) for n in wanted)
 
 
 def mean_of_real(z: Tensor, valid: Tensor | None) -> Tensor:
