@@ -10,6 +10,7 @@ from formers.family import MEMBERS
 from formers.feedforward import Dense
 from formers.heads import Auxiliary, LanguageModel
 from formers.inspect import member_facts
+from formers.inspect.cost import Costs
 from formers.inspect.parameters import weightless
 from formers.position import PerLayer, Sinusoidal
 from formers.residual import PostNorm
@@ -38,6 +39,13 @@ def test_it_reads_like_the_paper():
     assert spec.feedforward == Dense(hidden=2048, activation="relu", dropout=0.55)
     settings = Settings(**MEMBERS["character-transformer"].training["base"])
     assert (settings.optimizer, settings.momentum, settings.learning_rate, settings.batch) == ("momentum", 0.99, 0.003, 16)
+
+
+def test_costs_of_training_have_the_auxiliary_losses_and_those_of_inference_have_not():
+    costs = [Costs(formers.spec("character-transformer", **TINY, auxiliary=on)).at(16) for on in (True, False)]
+    assert costs[0].forward.total == costs[1].forward.total
+    assert costs[0].training.forward.flops.pop("training alone") == 5 * 2 * 16 * 16 * 11
+    assert costs[0].training.forward.flops == costs[1].training.forward.flops
 
 
 def test_with_and_without_auxiliary_losses():

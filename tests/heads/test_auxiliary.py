@@ -49,7 +49,7 @@ def by_hand(model: formers.Model, weights: list[float], targets: int = 2) -> dic
     def all_of(layer: int, first: int) -> torch.Tensor:
         return sum((1.0 if k == 1 else 0.5) * loss(layer, k) for k in range(first, targets + 1))
 
-    return {"future": all_of(LAYERS, 2), "intermediate": sum(w * all_of(l + 1, 1) for l, w in enumerate(weights))}
+    return {"future": all_of(LAYERS, 2), "intermediate": sum(w * all_of(t + 1, 1) for t, w in enumerate(weights))}
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

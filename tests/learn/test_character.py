@@ -10,57 +10,15 @@ import torch
 import formers
 from learn.fitting import Batch, fit
 
-WORDS = [
-    "the",
-    "deep",
-    "stack",
-    "of",
-    "layers",
-    "learns",
-    "slowly",
-    "where",
-    "only",
-    "its",
-    "last",
-    "one",
-    "is",
-    "told",
-    "what",
-    "comes",
-    "next",
-    "and",
-    "each",
-    "young",
-    "layer",
-    "that",
-    "must",
-    "guess",
-    "for",
-    "itself",
-    "passes",
-    "a",
-    "better",
-    "stream",
-    "to",
-    "those",
-    "above",
-    "it",
-    "until",
-    "half",
-    "of",
-    "all",
-    "time",
-    "has",
-    "gone",
-    "by",
-]
+WORDS = """the deep stack of layers learns slowly where only its last one is told what comes next and each young layer that must guess
+for itself passes a better stream to those above it until half of all time has gone by"""
 LENGTH, LAYERS = 24, 12
 
 
 def text() -> torch.Tensor:
     """Words in random order, letter by letter: within a word the next letter can be told, of a word only its frequency."""
-    draw = random.Random(0)
-    letters = " ".join(draw.choice(WORDS) for _ in range(4000))
+    draw, words = random.Random(0), WORDS.split()
+    letters = " ".join(draw.choice(words) for _ in range(4000))
     return torch.tensor([0 if letter == " " else ord(letter) - 96 for letter in letters])
 
 

@@ -65,7 +65,7 @@ def character_transformer(
     """
     if not auxiliary and (intermediate, targets) != (None, None):
         name, value = ("intermediate", intermediate) if intermediate is not None else ("targets", targets)
-        raise FormersError(f"{name}={value} is of the auxiliary losses: leave it out, or auxiliary=false.")
+        raise FormersError(f"{name}={value} is of the auxiliary losses, and auxiliary=false has none: leave one of them out.")
     plain = LanguageModel(tied=tied)
     return Spec(
         name="character-transformer", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,

@@ -79,10 +79,10 @@ class AuxiliaryLosses(AuxiliaryModule):
         self.classifiers = nn.ModuleDict({_name(*which): classifier.build(sizes, vocab, 1.0) for which in sorted(wanted)})
 
     def taps(self, progress: float) -> tuple[int, ...]:
-        if torch.compiler.is_compiling():  # one program for all steps with intermediate losses: a weight of 0 costs less than another
-            some = bool(self.ends) and (self.intermediate == "constant" or progress < self.ends[-1])
-            return tuple(range(len(self.ends))) if some else ()
-        return tuple(step for step, weight in enumerate(self._weights(progress).tolist()) if weight)
+        ends = self.ends
+        if torch.compiler.is_compiling():  # one program until the last has ended: a layer of weight 0 costs less than another
+            ends = ends[-1:] * len(ends)
+        return tuple(step for step, end in enumerate(ends) if self.intermediate == "constant" or progress < end)
 
     def forward(
         self, hidden: Tensor, taps: dict[int, Tensor], embedding: Embeds, targets: Tensor, mask: Tensor | None, progress: float
@@ -110,8 +110,6 @@ class AuxiliaryLosses(AuxiliaryModule):
 
     def _weights(self, progress: float) -> Tensor:
         """The weights of the intermediate layers, from the shallowest."""
-        if not self.ends:
-            return torch.empty(0)
         return SCHEDULES[self.intermediate](torch.tensor(self.ends, dtype=torch.float64), progress)
 
 
