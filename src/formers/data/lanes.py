@@ -38,6 +38,10 @@ class Streams:
         fresh = torch.full((len(found),), segment == 0)
         return {"tokens": found[:, :-1].contiguous(), "targets": found[:, 1:].contiguous(), "fresh": fresh}
 
+    def beginning(self, part: str, count: int) -> Streams:
+        """The same, with a part that ends behind so many targets: lanes then are cut from these alone."""
+        return Streams({part: self.parts[part][: count + 1]}, self.length, self.tokenizer)
+
     def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
         """A part in `size` lanes (fewer if it is tiny), segment by segment; each token but the very first is judged once.
 

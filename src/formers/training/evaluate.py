@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from formers.core import IGNORED, FormersError, State
-from formers.data import Batch, Batches, Tokenizer
+from formers.data import Batch, Batches, Streams, Tokenizer
 from formers.generation import answer, tokenizer_of
 from formers.model import Model, Seq2Seq, evaluating
 from formers.training.distributed import World
@@ -56,7 +56,8 @@ def evaluate(
     device = next(model.parameters()).device
     state, done, start = None, 0, time.perf_counter()
     with evaluating(model):
-        for i, batch in enumerate(_first(islice(batches.eval_batches(size, part, stride), limit), first, score)):
+        read = batches.beginning(part, first) if isinstance(batches, Streams) and first is not None else batches
+        for i, batch in enumerate(_first(islice(read.eval_batches(size, part, stride), limit), first, score)):
             _ask(stop)
             fresh, targets = batch.pop("fresh", None), batch["targets"]
             mine = i % world == rank
@@ -75,7 +76,7 @@ def evaluate(
     if score.sums["targets"] == 0:
         raise FormersError(f"the part {part!r} of the data has nothing to predict: give more data.")
     speed = score.sums["targets"] / (time.perf_counter() - start)
-    return {**score.figures(), "tokens_per_second": speed, "protocol": score.protocol(batches, part, stride, size)}
+    return {**score.figures(), "tokens_per_second": speed, "protocol": score.protocol(batches, part, stride, size, first)}
 
 
 def judge(

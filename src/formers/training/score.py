@@ -109,8 +109,8 @@ class Score:
         """How much a part has to judge: targets of a text, rows of other data; None where that is not known beforehand."""
         return len(batches.parts[part])
 
-    def protocol(self, batches: Any, part: str, stride: int | None, size: int) -> str:
-        """How the figures came about: context, stride, and how much of the data was judged."""
+    def protocol(self, batches: Any, part: str, stride: int | None, size: int, first: int | None = None) -> str:
+        """How the figures came about: context, stride, and how much of the data was judged, the first so much or another part of it."""
         return _share(int(self.sums["rows"]), len(batches.parts[part]), self.rows or "rows", part)
 
 
@@ -153,7 +153,7 @@ class TextScore(Score):
     def whole(self, batches: Batches, part: str) -> int:
         return len(batches.parts[part]) - 1  # nothing foretells the first token
 
-    def protocol(self, batches: Any, part: str, stride: int | None, size: int) -> str:
+    def protocol(self, batches: Any, part: str, stride: int | None, size: int, first: int | None = None) -> str:
         whole = self.whole(batches, part)
         width = min(batches.length, whole)
         step = min(stride or width, width)
@@ -161,7 +161,7 @@ class TextScore(Score):
         seen = [] if self.spec is None else sight(self.spec, batches.continues)
         if batches.continues:
             lanes = min(size, whole)
-            share = _share(judged, whole, "tokens", part, "")
+            share = _share(judged, whole, "tokens", part, "" if first is None else "the first ")
             ways = f"{min(width, -(-whole // lanes)):,} tokens in {lanes:,} {'lanes' if lanes > 1 else 'lane'}"
             more = f" ({', '.join(seen)})" if seen else ""
             return f"segments of {ways}, each with the state of the one before{more}, {share}"
@@ -221,7 +221,7 @@ class MaskedScore(HitScore):
     def whole(self, batches: Batches, part: str) -> None:
         return None
 
-    def protocol(self, batches: Any, part: str, stride: int | None, size: int) -> str:
+    def protocol(self, batches: Any, part: str, stride: int | None, size: int, first: int | None = None) -> str:
         there = len(batches.parts[part])
         hidden = int(self.sums["targets"])
         return f"windows of {min(batches.length, there):,} tokens side by side, {hidden:,} hidden ones among the {there:,} of {part}"
