@@ -157,8 +157,8 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     ],
     "character-transformer": [
         {"vocab": VOCAB, **TINY},
-        {"vocab": VOCAB, "auxiliary": False, "norm": "pre", "tied": False, **TINY},
-        {"vocab": VOCAB, "intermediate": "decay", "targets": 1, "position": "sinusoidal", "head_dim": 3, **TINY},
+        {"vocab": VOCAB, "auxiliary": False, "norm": "post", "tied": False, **TINY},
+        {"vocab": VOCAB, "intermediate": "decay", "targets": 1, "position": "sinusoidal", "norm": "post", "head_dim": 3, **TINY},
     ],
     "transformer-xl": [
         {"vocab": VOCAB, "memory": 200, **TINY},

@@ -31,7 +31,7 @@ def bits(**options: object) -> float:
         windows = data[torch.randint(len(data) - LENGTH, (rows, 1)) + torch.arange(LENGTH + 1)]
         return {"tokens": windows[:, :-1], "targets": windows[:, 1:]}
 
-    model = formers.create("character-transformer", vocab=27, dim=32, layers=LAYERS, length=LENGTH, **options)
+    model = formers.create("character-transformer", vocab=27, dim=32, layers=LAYERS, length=LENGTH, norm="post", **options)
     fit(model, batch, steps=250, rate=5e-3)
     with torch.no_grad():
         return model(**batch(64)).losses["cross_entropy"].item() / math.log(2)

@@ -22,7 +22,7 @@ from formers.patterns import Causal
 # ReLU layers; that there is none on what sublayers answer, and that the head is not tied, we have assumed.
 BASE: dict[str, Any] = {
     "dim": 512, "heads": 2, "layers": 64, "hidden": 2048, "length": 512, "dropout": 0.0, "attention_dropout": 0.55,
-    "activation_dropout": 0.55, "tied": False,
+    "activation_dropout": 0.55, "norm": "post", "tied": False,
 }  # fmt: skip
 # Its T12: 44 million in training.
 T12: dict[str, Any] = {**BASE, "layers": 12}
@@ -50,7 +50,7 @@ def character_transformer(
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
     activation_dropout: float = 0.0,
-    norm: str = "post",
+    norm: str = "pre",
     position: str = "per-layer",
     activation: str = "relu",
     auxiliary: bool = True,
