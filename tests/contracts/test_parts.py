@@ -15,6 +15,8 @@ from formers.core import Part, Range, Stream
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense
 from formers.heads import Head, NoHead
+from formers.memory import Recurrence
+from formers.position import NoPosition
 from formers.residual import Bare
 from helpers import close, refused
 
@@ -26,7 +28,8 @@ SWEPT = pytest.mark.parametrize(("slot", "part"), parts(), ids=lambda p: p if is
 def with_part(slot: str, part: Part) -> Spec:
     """A decoder with the part in its slot, or an encoder where it heads one or cannot be causal."""
     for_encoders = (isinstance(part, Head) and not part.writes) or isinstance(part, LowRank)
-    return (ENCODER if for_encoders else DECODER).model_copy(update={slot: part})
+    spec = (ENCODER if for_encoders else DECODER).model_copy(update={slot: part})
+    return spec.model_copy(update={"position": NoPosition()}) if isinstance(part, Recurrence) else spec
 
 
 @SWEPT

@@ -19,6 +19,7 @@ from helpers import refused
 
 PLAIN = formers.spec("decoder", vocab=10, dim=16, heads=2, layers=1)
 PAIR = formers.spec("transformer", vocab=10, dim=16, heads=2, layers=1)
+PAST = formers.spec("transformer-xl", vocab=10, dim=16, heads=2, layers=1)
 LOW = formers.spec("linformer", vocab=10, dim=16, heads=2, layers=1, length=8, rank=4)
 
 
@@ -59,7 +60,10 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(LOW, attention=LowRank(rank=4, projection="conv"), value_dim=5), "sharing=headwise"),
     (but(LOW, attention=LowRank(rank=4, projection="conv", sharing="key-value"), value_dim=5), "width 5"),
     (but(PAIR, encoder=but(PAIR.encoder, attention=LowRank(rank=1000))), "rank=1000"),
-    (but(PLAIN, score=Span(span=9), memory=Recurrence(length=8)), "span=9"),
+    (but(PLAIN, memory=Recurrence(length=8)), "Sinusoidal"),
+    (but(PAIR, memory=Recurrence(length=8)), "pairs"),
+    (but(PAST, head=Classify(classes=2)), "whole rows"),
+    (but(PAST, score=Span(span=9), memory=Recurrence(length=8)), "span=9"),
     (but(PLAIN, score=DynamicSpan(span=9), pattern=Full(), head=MaskedLM()), "DynamicSpan"),
 ]
 ALLOWED = [
@@ -81,7 +85,8 @@ ALLOWED = [
     but(LOW, attention=LowRank(rank=4, projection="conv", sharing="headwise"), value_dim=5),
     but(LOW, attention=LowRank(rank=4, projection="mean"), value_dim=5),
     but(PAIR, encoder=but(PAIR.encoder, attention=LowRank(rank=4))),
-    but(PLAIN, score=Span(span=9), memory=Recurrence(length=9)),
+    PAST,
+    but(PAST, score=Span(span=9), memory=Recurrence(length=9)),
     but(PLAIN, score=Span(span=9)),
 ]
 

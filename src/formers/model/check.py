@@ -131,10 +131,6 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: "LowRank attention has no cross-attention: give the decoder DotProduct; its encoder may have LowRank.",
     ),
     Refusal(
-        lambda s: isinstance(s.attention, LowRank) and not isinstance(s.memory, NoMemory),
-        lambda s: f"LowRank attention projects one row as a whole and has no place for {type(s.memory).__name__}: give it NoMemory.",
-    ),
-    Refusal(
         lambda s: isinstance(s.attention, LowRank) and not isinstance(s.score, NoScore),
         lambda s: (
             f"{type(s.score).__name__} is a term for pairs of tokens, and LowRank attention has mixtures of them as keys: give it NoScore."
