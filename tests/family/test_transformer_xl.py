@@ -14,7 +14,7 @@ from contracts.specimens import subject
 from formers import Model, State
 from formers.core import Cache, Hidden, Range, Stream
 from formers.memory import NoMemory, Recurrence
-from formers.patterns import Blocks, Causal, Local, Pattern
+from formers.patterns import Blocks, Causal, Local, Pattern, Strided
 from formers.position import Learned, Sinusoidal
 from formers.score import NoScore, Relative
 from helpers import close, gradients, refused
@@ -217,6 +217,31 @@ def test_padded_rows_remember_what_they_would_alone(grad):
                     out = model(x[row : row + 1, first : first + 8][:, real], state=alone)
                     alone = out.state
                     close(found[row, real], out.logits[0])
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_rows_that_were_reset_long_ago_cost_no_more_than_the_memory_holds(grad):
+    model, x = model_of(memory=6), torch.randint(11, (2, 40))
+    sizes = []
+    score = model.stack.depth.blocks[0].attention.score
+    score.table, made = lambda rows: (sizes.append(rows), made(rows))[1], score.table
+    with torch.set_grad_enabled(grad):
+        state = model(x[:, :4], state=model.initial_state(2)).state.reset(torch.tensor([True, False]))
+        for first in range(4, 40, 4):
+            state = model(x[:, first : first + 4], state=state).state
+    assert max(sizes) <= (10 if grad else 256)
+
+
+def test_rows_of_a_pattern_with_gaps_may_be_reset():
+    model = subject(formers.spec("decoder", **SIZES, position="none").replace(pattern=Strided(stride=3), score=Relative())).model
+    x = torch.randint(11, (2, 40))
+    with torch.no_grad():
+        state = model(x[:, :30], state=model.initial_state(2)).state
+        for token in x[:, 30:32].split(1, dim=1):
+            state = model(token, state=state).state
+        found = model(x[:, 32:], state=state.reset(torch.tensor([True, False]))).logits
+        close(found[1], model(x).logits[1, 32:])
+        close(found[0], model(x[:, 32:]).logits[0])
 
 
 def test_hidden_states_are_stored_and_selected():

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 import formers
 from formers.heads import Classify, NoHead
 from formers.patterns import Causal
+from formers.score.base import ScoreModule
 from helpers import close, refused
 
 SMALL = {"dim": 16, "heads": 2, "layers": 2, "length": 32}
@@ -30,15 +31,15 @@ class Spy(nn.Module):
         return self.inner(x, stream, past, step)
 
 
-class Steep(nn.Module):
+class Steep(ScoreModule):
     """A score with one parameter: nearer keys are preferred, and queries are doubled."""
 
     def __init__(self) -> None:
         super().__init__()
         self.slope = nn.Parameter(torch.tensor(0.3, dtype=torch.float64))
 
-    def forward(self, x, q, k, queries, keys, scale, step) -> tuple[Tensor, Tensor]:
-        back = queries.tensor(q.device)[..., :, None] - keys.tensor(q.device)[..., None, :]
+    def forward(self, x, q, keys, stream, scale, step) -> tuple[Tensor, Tensor]:
+        back = stream.positions.tensor(q.device)[..., :, None] - keys.tensor(q.device)[..., None, :]
         return 2 * q, (-self.slope * back)[None, None]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +21,13 @@ from formers.attention.attend import explain_request, run, survey
 from formers.attention.request import Request
 from formers.core import Cache, FormersError, Hidden, Index, Positions, Range, Sizes, Slot, Stream, Watch
 from formers.core.initial import Law, draw
-from formers.core.positions import EMPTY
+from formers.core.positions import EMPTY, one_by_one
 from formers.patterns import Full, Pattern
 from formers.score import ByDistance
 from formers.score.base import ScoreModule
 
 EVERYTHING = Full()
+P = TypeVar("P", Cache, Hidden, Cache | Hidden)
 
 
 class Attention(Slot):
@@ -128,11 +130,7 @@ class SelfAttention(_Heads):
         # Where rows end may decide who sees whom; causal rows have no end yet. torch.compile cannot make a pattern: its request says it.
         if stream.valid is None and not pattern.is_causal and not torch.compiler.is_compiling():
             pattern = pattern.of(x.shape[1])
-        reach = None if self.score is None else self.score.reach(step)
-        if past is not None and reach is not None:
-            # Of hidden states the empty places come first, so that the last ones are the newest in every row.
-            past = past.last(reach) if isinstance(past, Hidden) else within(past, reach)
-        q, cache = self.recall(x, past, stream.positions)
+        q, cache = self.recall(x, None if past is None else self.reached(past, step), stream.positions)
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
         valid = None if pattern.is_causal else stream.valid
         bias = None
@@ -141,7 +139,12 @@ class SelfAttention(_Heads):
         y = self.mix(q, cache, self.request(pattern, stream.positions, cache.positions, valid, bias), stream, step)
         if not stream.keep:
             return y, None
-        return y, leave_behind(cache, pattern, stream, reach)
+        return y, leave_behind(cache, pattern, stream, None if self.score is None else self.score.reach(step))
+
+    def reached(self, past: P, step: int) -> P:
+        """The part of a past that the score looks back to."""
+        reach = None if self.score is None else self.score.reach(step)
+        return past if reach is None else within(past, reach)
 
     def recall(self, x: Tensor, past: Cache | Hidden | None, positions: Positions) -> tuple[Tensor, Cache]:
         """The queries of x, and the keys and values of the past and of x."""
@@ -186,12 +189,13 @@ class CrossAttention(_Heads):
         return y, replace(cache.detach(), positions=real(cache.positions, valid)) if stream.keep else None
 
 
-def within(past: Cache, reach: int) -> Cache:
+def within(past: P, reach: int) -> P:
     """The past without keys that surely stand `reach` places back or further."""
-    if isinstance(past.positions, Range):
-        return past.last(reach)
-    # Rows that stand at different positions agree in this: a key that many solid places back is at least as many tokens back.
-    return past.last(reach) if isinstance(past.positions, Index) and past.solid >= reach else past
+    # Of hidden states the empty places come first, so that the last ones are the newest in every row. Rows of a cache that stand at
+    # different positions agree in this: a key that many solid places back is at least as many tokens back.
+    if isinstance(past, Hidden) or isinstance(past.positions, Range) or (isinstance(past.positions, Index) and past.solid >= reach):
+        return cast(P, past.last(reach))
+    return past
 
 
 def leave_behind(cache: Cache, pattern: Pattern, stream: Stream, reach: int | None = None) -> Cache:
@@ -210,7 +214,7 @@ def real(positions: Positions, valid: Tensor | None) -> Positions:
     """The positions, empty where valid (batch, length) is False."""
     if valid is None:
         return positions
-    return Index(positions.tensor(valid.device).expand(valid.shape).masked_fill(~valid, EMPTY), positions.stop)
+    return one_by_one(positions.tensor(valid.device).expand(valid.shape).masked_fill(~valid, EMPTY), positions.stop, positions)
 
 
 @torch.no_grad()

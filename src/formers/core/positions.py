@@ -73,7 +73,10 @@ class Comb:
 @stored
 @dataclass(frozen=True, eq=False)
 class Index:
-    """Positions one by one, (length,) or (batch, length), -1 where no token stands; none reaches `stop`."""
+    """Positions one by one, (length,) or (batch, length), -1 where no token stands; none reaches `stop`.
+
+    Tokens of a row stand side by side, unless it is a `Scattered`.
+    """
 
     index: Tensor
     stop: int
@@ -86,6 +89,12 @@ class Index:
     def tensor(self, device: torch.device | None = None) -> Tensor:
         """The positions as a tensor (length,) or (batch, length)."""
         return self.index if device is None else self.index.to(device)
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class Scattered(Index):
+    """Positions one by one, between which there may be gaps."""
 
 
 Known = Range | Comb
@@ -101,7 +110,19 @@ def join(first: Positions, second: Positions, batch: int) -> Positions:
         return Comb(first.start, first.width, first.period, first.count, Range(first.near.start, first.near.length + second.length))
     device = next((p.index.device for p in (first, second) if isinstance(p, Index)), None)
     rows = [p.tensor(device).expand(batch, -1) for p in (first, second)]
-    return Index(torch.cat(rows, dim=1), max(first.stop, second.stop))
+    return one_by_one(torch.cat(rows, dim=1), max(first.stop, second.stop), first, second)
+
+
+def one_by_one(index: Tensor, stop: int, *made_of: Positions) -> Index:
+    """Positions one by one, made of others: scattered if one of these has gaps."""
+    return (Scattered if any(isinstance(p, (Comb, Scattered)) for p in made_of) else Index)(index, stop)
+
+
+def distances(queries: Positions, keys: Positions) -> int:
+    """How many distances there are from a query back to a key, 0, 1, ...: no key stands further back."""
+    if isinstance(keys, (Range, Comb)):
+        return queries.stop - keys.start
+    return queries.stop if isinstance(keys, Scattered) else min(queries.stop, keys.length)
 
 
 def behind(positions: Positions, n: int, like: Tensor) -> Positions:
@@ -109,7 +130,7 @@ def behind(positions: Positions, n: int, like: Tensor) -> Positions:
     if isinstance(positions, Range):
         return Range(positions.stop - n, n)
     index = positions.tensor(like.device).expand(len(like), -1)
-    return Index(index[:, index.shape[1] - n :], positions.stop)
+    return one_by_one(index[:, index.shape[1] - n :], positions.stop, positions)
 
 
 def comb(start: int, width: int, period: int, near: Range) -> Known:

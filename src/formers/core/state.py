@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from formers.core.errors import FormersError
-from formers.core.positions import EMPTY, Index, Known, Positions, Range, behind, join, places, take
+from formers.core.positions import EMPTY, Index, Known, Positions, Range, behind, join, one_by_one, places, take
 from formers.core.stored import stored
 
 ROOM = 64
@@ -227,11 +227,11 @@ class State:
 def _emptied(positions: Positions, done: Tensor) -> Index:
     """Positions with none in the rows marked in done (batch,)."""
     index = positions.tensor(done.device).expand(done.shape[0], -1)
-    return Index(index.masked_fill(done[:, None], EMPTY), positions.stop)
+    return one_by_one(index.masked_fill(done[:, None], EMPTY), positions.stop, positions)
 
 
 def _mapped(positions: Positions, change: Callable[[Tensor], Tensor]) -> Positions:
-    return Index(change(positions.index), positions.stop) if isinstance(positions, Index) else positions
+    return replace(positions, index=change(positions.index)) if isinstance(positions, Index) else positions
 
 
 def _packing(positions: Positions) -> tuple[Tensor | None, Positions]:
@@ -239,7 +239,7 @@ def _packing(positions: Positions) -> tuple[Tensor | None, Positions]:
     if not isinstance(positions, Index) or positions.index.dim() == 1:
         return None, positions
     ordered, order = positions.index.sort(dim=1, stable=True)  # tokens stand in order, and EMPTY is before them all
-    return order, Index(ordered, positions.stop)
+    return order, replace(positions, index=ordered)
 
 
 def _roomy(n: int) -> int:

@@ -53,8 +53,9 @@ class Block(nn.Module):
         for i, (around, name) in enumerate(self.names):
             join, sublayer = modules[around], modules[name]
             before = past[i] if past is not None else None
-            if isinstance(before, Hidden):  # the memory enters as the stream does
-                y, entry = sublayer(join.enter(x), stream, replace(before, states=join.enter(before.states)), step)
+            if isinstance(before, Hidden):  # the memory enters as the stream does, as far as it is looked at
+                seen = sublayer.reached(before, step)
+                y, entry = sublayer(join.enter(x), stream, replace(seen, states=join.enter(seen.states)), step)
             else:
                 y, entry = sublayer(join.enter(x), stream, before, step)
             if stream.keep and self.limit is not None and name == "attention":

@@ -15,8 +15,9 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from formers.core import Comb, Positions, Range, Sizes, Stream
+from formers.core import Positions, Sizes, Stream
 from formers.core.initial import draw
+from formers.core.positions import distances
 from formers.core.tables import derived, kept
 from formers.score.base import Score, ScoreModule
 from formers.score.distance import ByDistance
@@ -59,8 +60,7 @@ class RelativeScore(ScoreModule):
             self.__dict__["biases"] = common  # the stack's, which owns it
 
     def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
-        first = keys.start if isinstance(keys, (Range, Comb)) else 0
-        table = derived(self.r.weight, q.dtype, stream.positions.stop - first, self.table, self.clamp)
+        table = derived(self.r.weight, q.dtype, distances(stream.positions, keys), self.table, self.clamp)
         return q + self.biases.u, ByDistance((q + self.biases.v) * scale, table, None, stream.positions, keys)  # E51
 
     def table(self, distances: int) -> Tensor:

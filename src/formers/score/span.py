@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
-from formers.core import Comb, Positions, Range, Sizes, Stream
+from formers.core import Positions, Sizes, Stream
+from formers.core.positions import distances
 from formers.core.tables import derived
 from formers.score.base import Score, ScoreModule
 from formers.score.distance import ByDistance
@@ -123,9 +124,8 @@ class FixedSpanScore(ScoreModule):
 
     def distances(self, keys: Positions, stream: Stream, reaches: tuple[int, ...] | None) -> int:
         """The number of distances, from 0 on, that a query may see a key at."""
-        first = keys.start if isinstance(keys, (Range, Comb)) else 0
         furthest = self.span + 1 if reaches is None else max(reaches)
-        return min(furthest, stream.positions.stop - first)
+        return min(furthest, distances(stream.positions, keys))
 
 
 class SpanScore(FixedSpanScore):

@@ -1,0 +1,86 @@
+"""Members side by side: equal parameters, each trained once, judged alike, and a table with its command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import formers
+from formers.bench import compare
+from formers.cli.options import parse_set
+from helpers import refused
+
+
+@pytest.mark.parametrize("member", ["transformer-xl", "adaptive-span", "character-transformer"])
+def test_the_feed_forward_network_makes_members_equal(member):
+    _, wanted = compare.fitted("decoder", {}, None)
+    options, count = compare.fitted(member, {}, wanted)
+    assert abs(count - wanted) <= 0.01 * wanted
+    assert options["hidden"] % 8 == 0
+    model = formers.create(member, vocab=256, **options)
+    assert model.parameter_count(training=False) == count
+
+
+def test_what_cannot_be_equal_is_refused():
+    with refused("decoder", "1,000 parameters", "--parameters"):
+        compare.fitted("decoder", {}, 1000)
+    with refused("no member", "decodr"):
+        compare.variant("decodr")
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """The commands that a comparison runs, which are answered without being run."""
+    ran: list[tuple[str, ...]] = []
+
+    def answer(*words: str) -> dict[str, object]:
+        ran.append(words)
+        if words[0] == "train":
+            folder = Path(words[words.index("--out") + 1])
+            folder.mkdir(parents=True)
+            results = {"tokens_per_second": 1234.5, "steps": 7, "peak_memory_bytes": 5e8}
+            (folder / "run.json").write_text(json.dumps({"finished": True, "results": results}))
+        return {"bits_per_byte": 2.5, "loss": 1.7, "targets": 10, "protocol": "windows of 3 tokens"}
+
+    monkeypatch.setattr(compare, "_formers", answer)
+    return ran
+
+
+def test_each_is_trained_once_and_judged_on_the_same_slice(commands, tmp_path):
+    variants = [compare.variant(text) for text in ("decoder", "decoder:layers=2,batch=4")]
+    for again in (False, True):
+        commands.clear()
+        found = compare.compare(variants, "my.txt", tmp_path, parse_set, ["dim=64"], minutes=3, limit=50, say=lambda _: None)
+        trained = [words for words in commands if words[0] == "train"]
+        judged = [words for words in commands if words[0] == "eval"]
+        assert len(judged) == 2
+        assert all(words[-2:] == ("--limit", "50") for words in judged)
+        assert len(trained) == (0 if again else 2)
+        for words in trained:
+            assert words[:4] == ("train", "decoder", "--data", "my.txt")
+            assert ("--minutes", "3") == words[6:8]
+            assert "dim=64" in words
+        if trained:
+            assert {"layers=2", "batch=4"} <= set(trained[1])
+            assert any(word.startswith("hidden=") for word in trained[1])
+    rows = found["rows"]
+    assert [row["variant"] for row in rows] == ["decoder", "decoder:layers=2,batch=4"]
+    assert abs(rows[1]["parameters"] - rows[0]["parameters"]) < 0.01 * rows[0]["parameters"]
+    page = compare.markdown(found, "formers compare decoder")
+    assert "$ formers compare decoder" in page
+    assert "| `decoder:layers=2,batch=4` |" in page
+    assert "| 2.500 | 1,234 | 7 | 500 MB |" in page
+    assert "windows of 3 tokens" in page
+
+
+def test_the_same_twice_is_refused(commands, tmp_path):
+    with refused("two variants"):
+        compare.compare([compare.variant("decoder")] * 2, "my.txt", tmp_path, parse_set, minutes=1)
+    assert not commands
+
+
+def test_a_command_that_fails_ends_the_comparison(tmp_path):
+    with refused("formers eval", "code 2"):
+        compare._formers("eval", str(tmp_path / "nothing"))
