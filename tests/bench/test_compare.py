@@ -60,7 +60,7 @@ def test_each_is_trained_once_and_judged_on_the_same_slice(commands, tmp_path):
         assert len(trained) == (0 if again else 2)
         for words in trained:
             assert words[:4] == ("train", "decoder", "--data", "my.txt")
-            assert ("--minutes", "3") == words[6:8]
+            assert words[6:8] == ("--minutes", "3")
             assert "dim=64" in words
         if trained:
             assert {"layers=2", "batch=4"} <= set(trained[1])

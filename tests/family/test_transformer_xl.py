@@ -297,3 +297,21 @@ def test_the_presets_are_the_papers():
     assert round(count / 1e6) == 41
     assert base.score == Relative()
     assert not isinstance(base.score, NoScore)
+
+
+@pytest.mark.parametrize("member", ["transformer-xl", "adaptive-span"])
+@pytest.mark.parametrize("length", [4, 40])  # by the whole term, and in tiles
+def test_half_precision_learns_as_single_does(member, length):
+    model = formers.create(member, vocab=11, dim=16, heads=2, layers=2, hidden=16, length=length, memory=600)
+    x = torch.randint(11, (2, 2 * length + 1))
+    losses, slopes = [], []
+    for half in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            state = model(x[:, :length], state=model.initial_state(2)).state
+            out = model(x[:, length:-1], targets=x[:, length + 1 :], state=state)
+        out.loss.backward()
+        losses.append(out.loss.detach())
+        slopes.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    close(losses[1], losses[0], 0.02)
+    assert torch.cosine_similarity(*slopes, dim=0) > 0.99

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from formers.attention import dense
 from formers.attention.attend import explain_request, run, survey
 from formers.attention.request import Request
-from formers.core import Cache, FormersError, Hidden, Index, Positions, Range, Sizes, Slot, Stream, Watch
+from formers.core import Cache, Comb, FormersError, Hidden, Index, Positions, Range, Sizes, Slot, Stream, Watch
 from formers.core.initial import Law, draw
 from formers.core.positions import EMPTY, one_by_one
 from formers.patterns import Full, Pattern
@@ -193,9 +193,9 @@ def within(past: P, reach: int) -> P:
     """The past without keys that surely stand `reach` places back or further."""
     # Of hidden states the empty places come first, so that the last ones are the newest in every row. Rows of a cache that stand at
     # different positions agree in this: a key that many solid places back is at least as many tokens back.
-    if isinstance(past, Hidden) or isinstance(past.positions, Range) or (isinstance(past.positions, Index) and past.solid >= reach):
-        return cast(P, past.last(reach))
-    return past
+    if isinstance(past, Cache) and not isinstance(past.positions, Range) and (isinstance(past.positions, Comb) or past.solid < reach):
+        return past
+    return past.last(reach)
 
 
 def leave_behind(cache: Cache, pattern: Pattern, stream: Stream, reach: int | None = None) -> Cache:
