@@ -39,9 +39,9 @@ def commands(monkeypatch):
         ran.append(words)
         if words[0] == "train":
             folder = Path(words[words.index("--out") + 1])
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             results = {"tokens_per_second": 1234.5, "steps": 7, "peak_memory_bytes": 5e8}
-            (folder / "run.json").write_text(json.dumps({"finished": True, "results": results}))
+            (folder / "run.json").write_text(json.dumps({"finished": True, "command": ["formers", *words, "--json"], "results": results}))
         return {"bits_per_byte": 2.5, "loss": 1.7, "targets": 10, "protocol": "windows of 3 tokens"}
 
     monkeypatch.setattr(compare, "_formers", answer)
@@ -73,6 +73,16 @@ def test_each_is_trained_once_and_judged_on_the_same_slice(commands, tmp_path):
     assert "| `decoder:layers=2,batch=4` |" in page
     assert "| 2.500 | 1,234 | 7 | 500 MB |" in page
     assert "windows of 3 tokens" in page
+
+
+def test_a_run_of_another_command_is_trained_again(commands, tmp_path):
+    for minutes in (1, 2):
+        commands.clear()
+        compare.compare([compare.variant("decoder")], "my.txt", tmp_path, parse_set, minutes=minutes, say=lambda _: None)
+        assert commands[0][0] == "train"
+        assert ("--overwrite" in commands[0]) == (minutes == 2)
+    with refused("bytes", "tokens"):
+        compare.compare([compare.variant("decoder:tokens=words")], "my.txt", tmp_path, parse_set, minutes=1)
 
 
 def test_the_same_twice_is_refused(commands, tmp_path):

@@ -168,7 +168,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "adaptive-span": [
         {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "init": 0.3, **TINY},
         {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "dynamic": True, "norm": "post", "head_dim": 3, **TINY},
-        {"vocab": VOCAB, "span": 90, "ramp": 1, "init": 0.02, "memory": 100, "tied": False, **TINY},
+        {"vocab": VOCAB, "span": 90, "ramp": 2, "init": 0.02, "memory": 100, "tied": False, **TINY},
         {"vocab": VOCAB, "span": 5, "fixed": True, **TINY},
     ],
     "sparse-transformer": [

@@ -12,7 +12,7 @@ from formers.core import Sizes
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
-from formers.patterns import Alternate, BigBird, Causal, Full, Local, PerHead
+from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, PerHead
 from formers.position import Grid
 from formers.score import DynamicSpan, Score, Span
 from helpers import refused
@@ -63,6 +63,7 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, memory=Recurrence(length=8)), "Sinusoidal"),
     (but(PAIR, memory=Recurrence(length=8)), "pairs"),
     (but(PAST, head=Classify(classes=2)), "whole rows"),
+    (but(PAST, pattern=Fixed(stride=8, summary=1)), "Fixed"),
     (but(PAST, score=Span(span=9), memory=Recurrence(length=8)), "span=9"),
     (but(PLAIN, score=DynamicSpan(span=9), pattern=Full(), head=MaskedLM()), "DynamicSpan"),
 ]

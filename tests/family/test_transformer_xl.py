@@ -118,16 +118,16 @@ def test_the_score_is_the_four_terms(untied, clamp, how):
     changed, term = score(torch.empty(1, 4, 12), q, keys, Stream(queries), scale, 1)
     request = Request(Causal(), queries, keys, 2, scale, bias=term)
     found = run(changed, k, v, request, how)
-    slopes = gradients(found, [score.r.weight, biases.u, biases.v])
+    slopes = gradients(found, [score.r.weight, biases.u_bias, biases.v_bias])
     wanted = []
     for h in range(2):
         weight = score.r.weight[6 * h : 6 * h + 6]
-        s = four_terms(q[0, h], k[0, h], biases.u[h, 0], biases.v[h, 0], weight, 5, clamp)
+        s = four_terms(q[0, h], k[0, h], biases.u_bias[h, 0], biases.v_bias[h, 0], weight, 5, clamp)
         open_ = torch.arange(9) <= 5 + torch.arange(4)[:, None]
         wanted.append(torch.softmax(s.masked_fill(~open_, -math.inf), dim=-1) @ v[0, h])
     wanted = torch.stack(wanted)[None]
     close(found, wanted)
-    for one, other in zip(slopes, gradients(wanted, [score.r.weight, biases.u, biases.v]), strict=True):
+    for one, other in zip(slopes, gradients(wanted, [score.r.weight, biases.u_bias, biases.v_bias]), strict=True):
         close(one, other)
 
 
@@ -147,7 +147,7 @@ def oracle(model: Model, x: Tensor, memories: list[Tensor]) -> tuple[Tensor, lis
             rows = []
             for b in range(len(x)):
                 q, k, v = h[b] @ wq[part].T, both[b] @ wk[part].T, both[b] @ wv[part].T
-                s = four_terms(q, k, biases.u[a, 0], biases.v[a, 0], weight, m, None)
+                s = four_terms(q, k, biases.u_bias[a, 0], biases.v_bias[a, 0], weight, m, None)
                 s = s.masked_fill(torch.arange(m + n) > m + torch.arange(n)[:, None], -math.inf)
                 rows.append(torch.softmax(s, dim=-1) @ v)
             heads.append(torch.stack(rows))
@@ -261,6 +261,55 @@ def test_a_projected_table_is_made_anew_when_its_weight_changes():
     close(second, model(x).logits.detach())  # where gradients are wanted nothing is kept
 
 
+def test_a_table_does_not_outlive_weights_that_are_written_behind_its_back():
+    model, x = model_of(memory=6), torch.randint(11, (1, 20))
+    with torch.no_grad():
+        model.eval()(x)
+        model.stack.depth.blocks[0].attention.score.r.weight.data.mul_(2.0)  # as a moving average of weights is put in
+        found = model.eval()(x).logits
+    close(found, model(x).logits.detach())
+
+
+def test_a_memory_holds_no_more_than_it_says():
+    for memory, segment in ((5, 8), (8, 8), (12, 5)):
+        model, x = model_of(memory=memory), torch.randint(11, (2, 3 * segment))
+        state = model.initial_state(2)
+        for part in x.split(segment, dim=1):
+            state = model(part, state=state).state
+        for step in state.steps:
+            assert step[0].states.shape[1] == memory
+            assert step[0].states.untyped_storage().nbytes() <= 2 * max(memory, segment) * 12 * 8
+
+
+def test_a_training_state_of_another_width_is_refused():
+    narrow, wide = model_of(), model_of(dim=16)
+    state = narrow(torch.randint(11, (2, 4)), state=narrow.initial_state(2)).state
+    with refused("another width", "initial_state"):
+        wide(torch.randint(11, (2, 4)), state=state)
+
+
+def test_keys_from_a_pass_without_gradients_give_way_to_hidden_states():
+    model, x = model_of(memory=6), torch.randint(11, (2, 12))
+    with torch.no_grad():
+        state = model(x[:, :6], state=model.initial_state(2)).state
+    short = model(x[:, 6:9], state=state).state
+    assert isinstance(short.steps[0][0], Cache)
+    full = model(x[:, 6:], state=state).state
+    assert isinstance(full.steps[0][0], Hidden)
+
+
+def test_u_and_v_are_no_matrices_and_do_not_decay():
+    from formers.training.config import Settings
+    from formers.training.optim import optimizer
+
+    for untied in (False, True):
+        model = model_of(untied=untied)
+        decayed, others = (group["params"] for group in optimizer(model, Settings(steps=1)).param_groups)
+        score = model.stack.depth.blocks[0].attention.score
+        assert any(score.r.weight is p for p in decayed)
+        assert all(any(bias is p for p in others) for bias in (score.biases.u_bias, score.biases.v_bias))
+
+
 def test_what_cannot_have_a_memory_is_refused():
     spec = formers.spec("transformer-xl", **SIZES)
     for position in (Sinusoidal(), Learned()):
@@ -290,13 +339,14 @@ def test_absolute_positions_fail_with_a_memory_where_they_begin_again_in_every_s
     assert (near - far).abs().min() > 1e-6
 
 
-def test_the_presets_are_the_papers():
-    base = formers.spec("transformer-xl", vocab=204, preset="base")
+@pytest.mark.parametrize(("preset", "vocab", "millions"), [("base", 204, 41), ("large", 204, 277), ("wikitext103", 267_735, 151)])
+def test_the_presets_are_the_papers(preset, vocab, millions):
+    spec = formers.spec("transformer-xl", vocab=vocab, preset=preset)
     with torch.device("meta"):
-        count = formers.build(base).parameter_count()
-    assert round(count / 1e6) == 41
-    assert base.score == Relative()
-    assert not isinstance(base.score, NoScore)
+        count = formers.build(spec).parameter_count()
+    assert round(count / 1e6) == millions
+    assert isinstance(spec.score, Relative)
+    assert not isinstance(spec.score, NoScore)
 
 
 @pytest.mark.parametrize("member", ["transformer-xl", "adaptive-span"])

@@ -53,7 +53,7 @@ def test_every_registered_executor_is_checked_and_agrees():
         if v is refusing:
             continue
         assert v["status"] == "works", v
-        assert v["checked"] + sum(map(len, v["refuses"].values())) == 3 * 2 * len(executors.specimens())
+        assert v["checked"] + sum(map(len, v["refuses"].values())) == 4 * 2 * len(executors.specimens())
         assert v["largest_difference"]["float64"] < 1e-10
         assert 0 < v["largest_difference"]["float32"] < 1e-4
 
@@ -77,6 +77,7 @@ def test_nothing_but_queries_without_keys_tells_uniform_attention_from_none(monk
     def careless(q, k, v, request):
         allowed = request.mask(q.device)
         scores = (q * request.scale) @ k.transpose(-2, -1)
+        scores = scores if request.bias is None else scores + request.added(q.dtype)
         return torch.softmax(scores if allowed is None else scores.masked_fill(~allowed, -1e9), dim=-1) @ v
 
     found = verdict(monkeypatch, careless)

@@ -64,3 +64,13 @@ def test_every_drawing_marks_the_memory(tmp_path):
     words = by_words(view)
     assert words.memory == sum(len(key) > 0 for key in words.keys[: words.memory])
     assert 0 < words.memory < len(words.keys)
+
+
+def test_layers_that_look_back_less_far_have_weights_of_0_there():
+    model = formers.create("adaptive-span", vocab=256, dim=16, heads=2, layers=2, hidden=16, length=8, span=200, ramp=4).eval()
+    with torch.no_grad():
+        model.stack.depth.blocks[1].attention.score.share.fill_(0.5)  # its reach is 128, that of the other 64
+    (view,) = views_of(model, "x" * 150)
+    assert view.weights.shape == (2, 2, 8, 8 + 128)
+    assert (view.weights[0, :, :, :64] == 0).all()
+    assert view.memory == 128

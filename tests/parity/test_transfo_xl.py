@@ -50,10 +50,10 @@ def named(model: Model, theirs: dict[str, Any]) -> dict[str, Tensor]:
             pairs[f"{layer}.pos_ff.CoreNet.0.{kind}"] = f"{mine}.feedforward.into.{kind}"
             pairs[f"{layer}.pos_ff.CoreNet.3.{kind}"] = f"{mine}.feedforward.out.{kind}"
         if theirs["untie_r"]:
-            pairs[f"{layer}.dec_attn.r_w_bias"] = f"{mine}.attention.score.biases.u"
-            pairs[f"{layer}.dec_attn.r_r_bias"] = f"{mine}.attention.score.biases.v"
+            pairs[f"{layer}.dec_attn.r_w_bias"] = f"{mine}.attention.score.biases.u_bias"
+            pairs[f"{layer}.dec_attn.r_r_bias"] = f"{mine}.attention.score.biases.v_bias"
     if not theirs["untie_r"]:
-        pairs["transformer.r_w_bias"], pairs["transformer.r_r_bias"] = "stack.common_score.u", "stack.common_score.v"
+        pairs["transformer.r_w_bias"], pairs["transformer.r_r_bias"] = "stack.common_score.u_bias", "stack.common_score.v_bias"
     if theirs["cutoffs"]:
         pairs["crit.cluster_weight"], pairs["crit.cluster_bias"] = "head.cluster", "head.cluster_bias"
     clusters = len(theirs["cutoffs"]) + 1 if theirs["div_val"] > 1 else 0

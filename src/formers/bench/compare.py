@@ -1,7 +1,7 @@
 """Members side by side: each trained alone, for the same time, on the same data, with as many parameters; and judged on the same slice.
 
-Each run is a process of its own, one after the other, so that its peak memory is its own and none slows another down. A run that is there
-and finished is not trained again.
+Each run is a process of its own, one after the other, so that its peak memory is its own and none slows another down. A run of the same
+command that is there and finished is not trained again. All read bytes: other tokens would give members vocabularies of their own.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ def compare(
     """
     if len({v.folder for v in variants}) < len(variants):
         raise FormersError("two variants are the same: name each once.")
+    if any(name in parse([*common, *(option for each in variants for option in each.options)]) for name in ("tokens", "vocab")):
+        raise FormersError("members are compared over bytes, so that all have one vocabulary: leave tokens and vocab out.")
     chosen: list[tuple[dict[str, Any], int]] = []
     for each in variants:
         own = parse([*common, *each.options])
@@ -105,26 +107,27 @@ def compare(
     rows = []
     for each, (options, count) in zip(variants, chosen, strict=True):
         run = out / each.folder
-        if not _finished(run):
+        budget = ["--minutes", str(minutes)] if minutes is not None else ["--steps", str(steps)]
+        sets = [word for name, value in options.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+        words = ["train", each.member, "--data", data, "--out", str(run), *budget, "--tokens", "bytes", *sets]
+        if not _finished(run, words):
             say(f"{each.name}: {count:,} parameters")
-            budget = ["--minutes", str(minutes)] if minutes is not None else ["--steps", str(steps)]
-            again = ["--overwrite"] if run.exists() else []
-            sets = [word for name, value in options.items() for word in ("--set", f"{name}={json.dumps(value)}")]
-            _formers("train", each.member, "--data", data, "--out", str(run), *budget, *sets, *again)
+            _formers(*words, *(["--overwrite"] if run.exists() else []))
         figures = _formers("eval", str(run), *([] if limit is None else ["--limit", str(limit)]))
         trained = json.loads((run / "run.json").read_text())["results"]
         names = ("tokens_per_second", "steps", "peak_memory_bytes")
-        rows.append({"variant": each.name, "parameters": count, **{name: trained[name] for name in names}, **_judged(figures)})
+        rows.append({"variant": each.name, "parameters": count, **{name: trained.get(name) for name in names}, **_judged(figures)})
     return {
         "data": data, "minutes": minutes, "steps": steps, "rows": rows,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}",
     }  # fmt: skip
 
 
-def _finished(run: Path) -> bool:
-    """Whether a folder holds a run that has spent its budget."""
+def _finished(run: Path, words: Sequence[str]) -> bool:
+    """Whether a folder holds a run of just this command that has spent its budget."""
     try:
-        return bool(json.loads((run / "run.json").read_text())["finished"])
+        facts = json.loads((run / "run.json").read_text())
+        return bool(facts["finished"]) and [word for word in facts["command"][1:] if word not in ("--json", "--overwrite")] == [*words]
     except (OSError, ValueError, KeyError):
         return False
 

@@ -139,10 +139,14 @@ class Hidden:
 
     def append(self, states: Tensor, positions: Positions) -> Hidden:
         """Further hidden states behind its own."""
-        if states.shape[2] != self.states.shape[2]:
-            raise FormersError("the state has another width than the model: it is of another; use initial_state.")
+        self.check(states)
         both = torch.cat([self.states.to(states.dtype), states], dim=1)
         return Hidden(both, join(self.positions, positions, len(states)))
+
+    def check(self, states: Tensor) -> None:
+        """Refuses to go with hidden states of another width."""
+        if states.shape[2] != self.states.shape[2]:
+            raise FormersError("the state has another width than the model: it is of another; use initial_state.")
 
     def last(self, n: int) -> Hidden:
         """Its last n tokens only; nothing is copied."""

@@ -6,7 +6,7 @@ fake mode has tables of its own, and real ones are neither used nor harmed by it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
@@ -49,7 +49,8 @@ _DERIVED: Any = WeakIdKeyDictionary()
 def derived(weight: Tensor, dtype: torch.dtype, rows: int, make: Callable[[int], Tensor], which: Hashable = None) -> Tensor:
     """The first rows of a table (n, rows, width) that make(rows) computes from a weight, in a type.
 
-    Where nothing is learnt it is kept as long as the weight stays as it is. `which` tells apart tables that are made of one weight.
+    Where nothing is learnt it is kept as long as the weight stays as it is, or until somebody says `forget`: who writes through `.data`
+    leaves no trace. `which` tells apart tables that are made of one weight.
     """
     if torch.compiler.is_compiling() or weight.is_inference():
         return make(rows).to(dtype)
@@ -63,3 +64,9 @@ def derived(weight: Tensor, dtype: torch.dtype, rows: int, make: Callable[[int],
         known = tables[dtype, which] = (mark, make(-(-rows // ROWS) * ROWS).to(dtype))
     table: Tensor = known[1]
     return table[:, :rows]
+
+
+def forget(weights: Iterable[Tensor]) -> None:
+    """Lets go of the tables that are made of some weights."""
+    for weight in weights:
+        _DERIVED.pop(weight, None)

@@ -28,7 +28,7 @@ class Streams:
     def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
         """The segments of a step: row b holds the next `length` tokens of lane b; shorter ones if the text has too few for all lanes."""
         stream = self.parts["train"]
-        lane = max(1, (len(stream) - 1) // size)
+        lane = self.lane(size)
         length = min(self.length, lane)
         steps = lane // length
         epoch, segment = divmod(step, steps)
@@ -37,6 +37,10 @@ class Streams:
         found = stream[places % len(stream)].long()
         fresh = torch.full((len(found),), segment == 0)
         return {"tokens": found[:, :-1].contiguous(), "targets": found[:, 1:].contiguous(), "fresh": fresh}
+
+    def lane(self, size: int) -> int:
+        """The tokens of each of `size` lanes of the training text."""
+        return max(1, (len(self.parts["train"]) - 1) // size)
 
     def beginning(self, part: str, count: int) -> Streams:
         """The same, with a part that ends behind so many targets: lanes then are cut from these alone."""

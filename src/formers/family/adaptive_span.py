@@ -65,6 +65,8 @@ def adaptive_span(
 
     Spans begin at `init` of the maximum. With `dynamic` every token has spans of its own; with `fixed` all are at the maximum for good.
     """
+    if ramp < 2 and not fixed:
+        raise FormersError(f"ramp={ramp} leaves a span of 0 without a key, so that it could never grow: give at least 2.")
     score: Score
     if fixed:
         if dynamic or init is not None:

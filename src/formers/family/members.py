@@ -43,7 +43,7 @@ MEMBERS: dict[str, Member] = {
     ),
     "transformer-xl": Member(
         transformer_xl.transformer_xl,
-        {"base": transformer_xl.ENWIK8, "wikitext103": transformer_xl.WIKITEXT103},
+        transformer_xl.PRESETS,
         transformer_xl.TRAINING,
         transformer_xl.EVALUATION,
     ),

@@ -32,6 +32,8 @@ def words(vocab: int, cutoffs: tuple[int, ...] | None, division: int, tied: bool
         raise FormersError(f"label_smoothing={label_smoothing} has no meaning with cutoffs={list(cutoffs)}: leave one of them out.")
     if cutoffs is None:
         cutoffs = () if label_smoothing else chosen_cutoffs(vocab)
+    if division > 1 and not cutoffs:
+        raise FormersError(f"division={division} is of the clusters that cutoffs make, and there are none: give cutoffs, or leave it out.")
     if not cutoffs:
         return LanguageModel(tied=tied, label_smoothing=label_smoothing)
     return AdaptiveSoftmax(cutoffs=cutoffs, division=division, tied=tied, tied_projections="tails" if tied else "none")

@@ -27,15 +27,28 @@ WIKITEXT103: dict[str, Any] = {
     "dim": 410, "heads": 10, "head_dim": 41, "layers": 16, "hidden": 2100, "length": 150, "memory": 150, "dropout": 0.1, "norm": "post",
     "activation": "relu",
 }  # fmt: skip
+# Their large models, 277 and 257 million parameters. Dropout, and the segment that they are judged in, are from memory of the scripts.
+LARGE: dict[str, Any] = {
+    **ENWIK8, "dim": 1024, "head_dim": 128, "layers": 24, "hidden": 3072, "length": 768, "memory": 768, "dropout": 0.15,
+    "attention_dropout": 0.15,
+}  # fmt: skip
+WIKITEXT103_LARGE: dict[str, Any] = {
+    **WIKITEXT103, "dim": 1024, "heads": 16, "head_dim": 64, "layers": 18, "hidden": 4096, "length": 384, "memory": 384, "dropout": 0.2,
+    "attention_dropout": 0.2, "division": 4,
+}  # fmt: skip
+PRESETS = {"base": ENWIK8, "wikitext103": WIKITEXT103, "large": LARGE, "wikitext103-large": WIKITEXT103_LARGE}
 _PAPER: dict[str, Any] = {"learning_rate": 2.5e-4, "schedule": "cosine", "warmup": 0, "weight_decay": 0.0, "clip": 0.25}
 TRAINING: dict[str, dict[str, Any]] = {
     "": {"learning_rate": 2e-3}, "base": {**_PAPER, "batch": 22}, "wikitext103": {**_PAPER, "batch": 60},
+    "large": {**_PAPER, "batch": 64}, "wikitext103-large": {**_PAPER, "batch": 128},
 }  # fmt: skip
 
 # How the authors judge what they train: a memory far longer than that of the training, which the clamp makes readable.
 EVALUATION: dict[str, dict[str, Any]] = {
     "base": {"kind": "memory", "segment": 80, "attention_length": 2100, "clamp": 820, "same_length": True},
     "wikitext103": {"kind": "memory", "segment": 64, "attention_length": 640, "clamp": 400, "same_length": True},
+    "large": {"kind": "memory", "segment": 128, "attention_length": 3800, "clamp": 1000, "same_length": True},
+    "wikitext103-large": {"kind": "memory", "segment": 128, "attention_length": 1600, "clamp": 1000, "same_length": True},
 }
 
 

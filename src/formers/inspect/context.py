@@ -141,7 +141,7 @@ def run_contexts(
         raise FormersError(f"step={step} and longest={longest} are one context at most, and a gain is of two: give a smaller step.")
     if longest >= len(stream):
         raise FormersError(f"longest={longest} is longer than the data, which have {len(stream):,} tokens in {where}: give less.")
-    places = torch.linspace(longest, len(stream) - 1, min(tokens, len(stream) - longest)).long()
+    places = torch.linspace(longest, len(stream) - 1, min(tokens, len(stream) - longest), dtype=torch.float64).long()
     limits = [_limit(model.spec) for model, _, _ in opened]
     work = [sum({min(c, limit or c) for c in contexts}) * len(places) for limit in limits]
     done = 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from formers.core import FormersError
 from formers.data import Tokenizer
@@ -119,7 +120,7 @@ def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
     labels, maps = token_labels(tokenizer, source), model.inspect(segment, state=state).attention
     if not before:
         return [_view(SELF, model.spec, labels, maps)]
-    queries, keys = maps[0].shape[2:]
+    queries, keys = maps[0].shape[2], max(weights.shape[3] for weights in maps)
     return [View(SELF, labels[-queries:], labels[-keys:], _stacked(maps), memory=keys - queries)]
 
 
@@ -164,8 +165,9 @@ def _view(title: str, spec: Spec, tokens: list[str], maps: list[Tensor]) -> View
 
 
 def _stacked(maps: list[Tensor]) -> Tensor:
-    """The maps of one text, (layers, heads, queries, keys)."""
-    return torch.stack([weights[0] for weights in maps]).float().cpu()
+    """The maps of one text, (layers, heads, queries, keys); a layer that looks less far back has weights of 0 there."""
+    most = max(weights.shape[3] for weights in maps)
+    return torch.stack([F.pad(weights[0], (most - weights.shape[3], 0)) for weights in maps]).float().cpu()
 
 
 def find_view(views: Sequence[View], name: str | None = None) -> int:

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from formers.attention import LowRank
-from formers.core import FormersError
+from formers.core import Comb, FormersError
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory
 from formers.model.spec import Spec
 from formers.patterns import Full
 from formers.position import Grid
 from formers.score import FixedSpan, NoScore
+
+FAR = 1 << 20
+"""A position that lies beyond every window and block that one would choose."""
 
 
 class Refusal(NamedTuple):
@@ -99,6 +102,13 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: (
             f"{type(s.memory).__name__} carries the past of one stream to its next segment, and this model reads whole rows or pairs: "
             "use a causal pattern, a head that predicts every token and no encoder, or NoMemory."
+        ),
+    ),
+    Refusal(
+        lambda s: not isinstance(s.memory, NoMemory) and isinstance(s.pattern.kept(FAR), Comb),
+        lambda s: (
+            f"{type(s.memory).__name__} keeps the last tokens of a stream, and {type(s.pattern).__name__} some that are older and not "
+            "those between: use Causal, Local or Strided, or NoMemory."
         ),
     ),
     Refusal(

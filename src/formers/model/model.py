@@ -201,6 +201,8 @@ class StackModel(Model):
         batch, length = size_of(tokens)
         queries = self.spec.extra + length
         made = self.spec.attention.condensed(self.spec.sizes, queries)
-        keys = made or queries + (0 if state is None else state.bound)
+        limit = self.spec.memory.limit
+        past = 0 if state is None else state.bound if limit is None else min(state.bound, limit)
+        keys = made or queries + past
         weights = self.spec.depth.steps * self.spec.heads * batch * queries * keys
         return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, watch=watch), weights, mask)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,7 @@ class Block(nn.Module):
             join, sublayer = modules[around], modules[name]
             before = past[i] if past is not None else None
             if isinstance(before, Hidden):  # the memory enters as the stream does, as far as it is looked at
+                before.check(x)
                 seen = sublayer.reached(before, step)
                 y, entry = sublayer(join.enter(x), stream, replace(seen, states=join.enter(seen.states)), step)
             else:
@@ -68,13 +69,21 @@ class Block(nn.Module):
 
 
 def remember(x: Tensor, stream: Stream, past: Entry | None, entry: Entry | None, limit: int) -> Cache | Hidden:
-    """The last `limit` tokens of a past and of x: hidden states where weights learn, else the keys and values of `entry`."""
+    """The last `limit` tokens of a past and of x: hidden states where weights learn, else the keys and values of `entry`.
+
+    Keys and values that a state has from a pass without gradients stay what they are, until a segment alone fills the memory.
+    """
     assert isinstance(entry, Cache)
-    left: Cache | Hidden = entry
-    if torch.is_grad_enabled() and not isinstance(past, Cache):
-        here = real(stream.positions, stream.valid)
-        left = Hidden(x.detach(), here) if past is None else cast(Hidden, past).append(x.detach(), here)
-    return (left if stream.valid is None else left.packed()).last(limit)  # E52
+    count = x.shape[1]
+    if not torch.is_grad_enabled() or (isinstance(past, Cache) and count < limit):
+        return (entry if stream.valid is None else entry.packed()).last(limit)
+    here = Hidden(x.detach(), real(stream.positions, stream.valid))
+    if stream.valid is not None:
+        return (past.append(here.states, here.positions) if isinstance(past, Hidden) else here).packed().last(limit)
+    here = here.last(limit)
+    if not isinstance(past, Hidden) or count >= limit:
+        return here
+    return past.last(limit - count).append(here.states, here.positions)  # E52
 
 
 class Stack(nn.Module):

@@ -42,8 +42,8 @@ class Biases(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.u = nn.Parameter(torch.zeros(sizes.heads, 1, sizes.head_dim))
-        self.v = nn.Parameter(torch.zeros(sizes.heads, 1, sizes.head_dim))
+        self.u_bias = nn.Parameter(torch.zeros(sizes.heads, 1, sizes.head_dim))
+        self.v_bias = nn.Parameter(torch.zeros(sizes.heads, 1, sizes.head_dim))
 
 
 class RelativeScore(ScoreModule):
@@ -61,7 +61,7 @@ class RelativeScore(ScoreModule):
 
     def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
         table = derived(self.r.weight, q.dtype, distances(stream.positions, keys), self.table, self.clamp)
-        return q + self.biases.u, ByDistance((q + self.biases.v) * scale, table, None, stream.positions, keys)  # E51
+        return q + self.biases.u_bias, ByDistance((q + self.biases.v_bias) * scale, table, None, stream.positions, keys)  # E51
 
     def table(self, distances: int) -> Tensor:
         """W_R r (heads, distances, head_dim) of the distances 0, 1, ..."""

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from formers.core import Positions, Sizes, Stream
 from formers.core.positions import distances
 from formers.core.tables import derived
-from formers.score.base import Score, ScoreModule
+from formers.score.base import Keeps, Score, ScoreModule
 from formers.score.distance import ByDistance
 
 GRAIN = 64
@@ -81,7 +81,7 @@ class DynamicSpan(FixedSpan):
         return DynamicSpanScore(self, sizes, common)
 
 
-class PositionKeys(nn.Module):
+class PositionKeys(Keeps):
     """p (span, head_dim) of the distances 1 ... span."""
 
     def __init__(self, span: int, width: int) -> None:
@@ -162,7 +162,7 @@ class SpanScore(FixedSpanScore):
             stream.watch.note("span", step, lambda: self.spans().detach())
         reaches = self.reaches()
         distances = self.distances(keys, stream, reaches)
-        level = derived(self.share, q.dtype, distances, self.level)
+        level = derived(self.share, q.dtype, distances, self.level, (self.span, self.ramp))
         return q, self.term(q, keys, stream, scale, level[None, :, None], reaches)
 
     def level(self, distances: int) -> Tensor:

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from formers.core import FormersError, State
 from formers.core.stored import join_rows, pack, unpack
+from formers.model import Spec
 from formers.model.files import (
     BESIDE,
     CHECKPOINTS,
@@ -139,7 +140,8 @@ def sweep(run: Path) -> None:
 
 def restore(folder: Path, loop: Loop) -> int:
     """Puts a loop where the checkpoint's was; the length that metrics.jsonl had then."""
-    differs = difference(read_config(folder)["spec"], loop.model.spec.model_dump(mode="json"))
+    saved_spec, spec = (each.model_dump(mode="json") for each in (Spec(**read_config(folder)["spec"]), loop.model.spec))
+    differs = difference(saved_spec, spec)
     if differs is not None:
         name, there, here = differs
         raise FormersError(

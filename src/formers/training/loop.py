@@ -6,6 +6,7 @@ there is no state of a loader or of a random number generator to be lost.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import dataclass, field
@@ -17,12 +18,15 @@ from torch import Tensor, nn
 from formers.core import IGNORED, FormersError, Settles, State
 from formers.core.random import key
 from formers.data.batches import Batch
+from formers.data.lanes import Streams
 from formers.model import Model
 from formers.training.config import Settings
 from formers.training.distributed import ALONE, World
 from formers.training.optim import clip, optimizer, rate
 from formers.training.precision import autocast, scaler
 from formers.training.task import Task
+
+logger = logging.getLogger(__name__)
 
 BAD_STEPS = 3
 """So many steps in a row without a finite loss and gradient end a run."""
@@ -88,6 +92,12 @@ class Loop:
         self.rows = self.world.rows(self.settings.batch, self.settings.accumulate)
         module: nn.Module = torch.compile(self.model) if self.settings.compile else self.model  # type: ignore[assignment]
         self.module = self.world.wrap(module, self.device, idle=self.model.auxiliary is not None)
+        if isinstance(self.task.batches, Streams) and self.task.batches.lane(self.settings.batch) < self.task.batches.length:
+            logger.warning(
+                "%s is too short for batch=%d rows of length=%d: segments have %d tokens; use a smaller batch or length",
+                self.task.batches.parts.name or "the text", self.settings.batch, self.task.batches.length,
+                self.task.batches.lane(self.settings.batch),
+            )  # fmt: skip
         self.settling = [part for part in self.model.modules() if isinstance(part, Settles)]
 
     @property

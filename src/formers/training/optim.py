@@ -25,6 +25,8 @@ from formers.training.config import Settings
 
 FLOOR = 0.05
 """The share of the peak that the cosine ends at."""
+UNDECAYED = ("embedding", "position", "bias")
+"""Words in the names of weights that are no matrices, though they may look like some."""
 DECAY = "decay"
 """What a group of weights calls its decay where the optimiser knows of none."""
 EPSILON = 1e-10
@@ -33,7 +35,7 @@ EPSILON = 1e-10
 
 def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
     """The optimiser of the settings; it decays matrices only: not biases, norms or the vectors of positions and tokens."""
-    decayed = [p for n, p in model.named_parameters() if p.dim() >= 2 and "embedding" not in n and "position" not in n]
+    decayed = [p for n, p in model.named_parameters() if p.dim() >= 2 and not any(word in n for word in UNDECAYED)]
     chosen = {id(p) for p in decayed}
     others = [p for p in model.parameters() if id(p) not in chosen]
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]

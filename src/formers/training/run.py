@@ -65,7 +65,8 @@ def take_step(loop: Loop, log: Log, folder: Path | None = None) -> None:
     """One step with all that the loop does around it: the batch, the guard, the bar and the record."""
     done, pieces = loop.advance()
     shown = done.loss if loop.smooth is None else loop.smooth
-    log.step(loop.step, loop.progress, {"loss": shown, **live(loop.model, shown), "tokens/s": loop.tokens / max(loop.busy, 1e-9)})
+    beside = done.loss - done.terms.get("cross_entropy", done.loss)  # such as a penalty, which is no likelihood
+    log.step(loop.step, loop.progress, {"loss": shown, **live(loop.model, shown - beside), "tokens/s": loop.tokens / max(loop.busy, 1e-9)})
     facts: dict[str, Any] = {
         "step": loop.step,
         "loss": done.loss,
@@ -169,8 +170,10 @@ def _look(loop: Loop, log: Log) -> bool:
         )  # fmt: skip
     loss = float(held["loss"])
     told: dict[str, Any] = {name: held[name] for name in SHOWN if name in held}
-    log.record(step=loop.step, valid_loss=loss, **{f"valid_{name}": value for name, value in told.items()})
+    log.record(step=loop.step, valid_loss=loss, protocol=held["protocol"], **{f"valid_{name}": value for name, value in told.items()})
     also = "".join(f", {name.replace('_', ' ')} {value:,.4g}" for name, value in told.items())
+    if loop.best_loss is None:
+        log.say(f"judged on held-out data: {held['protocol']}")
     log.say(f"step {loop.step:,}: loss {loss:.4f}{also} on held-out data")
     if loop.settings.sample_tokens and loop.world.first and math.isfinite(loss):
         _write_sample(loop, log)

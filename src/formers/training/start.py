@@ -90,7 +90,10 @@ def train(
             task = _in_turn(place, quiet, lambda: prepare(member, data, preset, sizes, reading))
         else:
             task = _in_turn(place, quiet, lambda: _continued(member, Path(from_run), str(data), preset, sizes, reading))
-        task = _judged_as(task, find_member(member).evaluation.get(preset or "", {}))
+        protocol = find_member(member).evaluation.get(preset or "", {})
+        if from_run is not None and holds_run(Path(from_run)):
+            protocol = read_facts(Path(from_run)).get("protocol") or {}
+        task = _judged_as(task, protocol)
         torch.manual_seed(seed)
         loop = Loop(_model(task, where), task, chosen, place)
         if from_run is not None:

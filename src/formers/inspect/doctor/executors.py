@@ -9,6 +9,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, get_args, get_origin
 
 import torch
@@ -20,7 +21,8 @@ from formers.attention.request import Request
 from formers.core import FormersError, Range
 from formers.inspect.patterns import pattern_classes
 from formers.inspect.words import spell
-from formers.patterns import Pattern
+from formers.patterns import Full, Pattern
+from formers.score import ByDistance
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 2, 9, 8
 LIMITS = {"float64": 1e-10, "float32": 1e-4}
@@ -63,8 +65,7 @@ def _verdict(name: str, executor: Executor, device: str, cases: list[Case], inpu
             q, k, v = (x.to(getattr(torch, precision)).to(device).requires_grad_() for x in _of(case.request, inputs))
         except (RuntimeError, TypeError):  # a device without the precision
             continue
-        valid = case.request.valid
-        here = case.request if valid is None else _on(case.request, valid.to(device))
+        here = _on(case.request, q)
         try:
             why = executor.refuses(here, q, k, v)
             got = _computed(executor, here, [q, k, v]) if why is None else []
@@ -98,13 +99,18 @@ def _inputs() -> list[Tensor]:
 
 
 def _cases(inputs: list[Tensor]) -> Iterator[Case]:
-    """Every pattern over all keys, over some of the first row's keys and none of the second's, and of the last query alone."""
+    """Every pattern over all keys, over some of the first row's keys and none of the second's, of the last query alone, and with a term."""
     some = torch.arange(LENGTH)[None] < torch.tensor([[LENGTH - 2], [0]])
     everybody, last = Range(0, LENGTH), Range(LENGTH - 1, 1)
+    term = ByDistance(inputs[1].clone(), inputs[2][0].clone(), None, everybody, everybody)  # nobody asks for gradients of these
+    plain = Request(Full(), everybody, everybody, HEADS, WIDTH**-0.5)
+    ways = {
+        "": plain, " with queries without keys": plain._replace(valid=some), " of one query": plain._replace(queries=last),
+        " with a term by distance": plain._replace(bias=term),
+    }  # fmt: skip
     for pattern in specimens():
-        for words, valid, who in (("", None, everybody), (" with queries without keys", some, everybody), (" of one query", None, last)):
-            here = pattern.at(0) if valid is not None else pattern.at(0).of(LENGTH)
-            request = Request(here, who, everybody, HEADS, WIDTH**-0.5, valid)
+        for words, way in ways.items():
+            request = way._replace(pattern=pattern.at(0) if way.valid is not None else pattern.at(0).of(LENGTH))
             ready = [x.clone().requires_grad_() for x in _of(request, inputs)]
             yield Case(f"{spell(pattern)}{words}", request, _computed(EXECUTORS["dense"], request, ready))
 
@@ -124,8 +130,12 @@ def _computed(executor: Executor, request: Request, inputs: list[Tensor]) -> lis
     return [values.detach(), *torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)]
 
 
-def _on(request: Request, valid: Tensor) -> Request:
-    return Request(request.pattern, request.queries, request.keys, request.heads, request.scale, valid)
+def _on(request: Request, like: Tensor) -> Request:
+    """A request on a tensor's device, its term in the tensor's precision."""
+    valid, term = request.valid, request.bias
+    if isinstance(term, ByDistance):
+        term = replace(term, q=term.q.to(like), table=term.table.to(like))
+    return request._replace(valid=None if valid is None else valid.to(like.device), bias=term)
 
 
 def _difference(ours: Tensor, right: Tensor) -> float:
