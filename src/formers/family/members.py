@@ -43,7 +43,12 @@ MEMBERS: dict[str, Member] = {
     ),
     "transformer-xl": Member(
         transformer_xl.transformer_xl,
-        transformer_xl.PRESETS,
+        {
+            "base": transformer_xl.ENWIK8,
+            "wikitext103": transformer_xl.WIKITEXT103,
+            "large": transformer_xl.LARGE,
+            "wikitext103-large": transformer_xl.WIKITEXT103_LARGE,
+        },
         transformer_xl.TRAINING,
         transformer_xl.EVALUATION,
     ),

@@ -30,10 +30,10 @@ def words(vocab: int, cutoffs: tuple[int, ...] | None, division: int, tied: bool
     """The head of a language model: an adaptive softmax with cutoffs, which are chosen where they are None; without any a full one."""
     if cutoffs and label_smoothing:
         raise FormersError(f"label_smoothing={label_smoothing} has no meaning with cutoffs={list(cutoffs)}: leave one of them out.")
+    if division > 1 and cutoffs == ():
+        raise FormersError(f"division={division} is of the clusters that cutoffs make, and cutoffs=[] makes none: leave one of them out.")
     if cutoffs is None:
         cutoffs = () if label_smoothing else chosen_cutoffs(vocab)
-    if division > 1 and not cutoffs:
-        raise FormersError(f"division={division} is of the clusters that cutoffs make, and there are none: give cutoffs, or leave it out.")
     if not cutoffs:
         return LanguageModel(tied=tied, label_smoothing=label_smoothing)
     return AdaptiveSoftmax(cutoffs=cutoffs, division=division, tied=tied, tied_projections="tails" if tied else "none")

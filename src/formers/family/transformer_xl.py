@@ -36,7 +36,6 @@ WIKITEXT103_LARGE: dict[str, Any] = {
     **WIKITEXT103, "dim": 1024, "heads": 16, "head_dim": 64, "layers": 18, "hidden": 4096, "length": 384, "memory": 384, "dropout": 0.2,
     "attention_dropout": 0.2, "division": 4,
 }  # fmt: skip
-PRESETS = {"base": ENWIK8, "wikitext103": WIKITEXT103, "large": LARGE, "wikitext103-large": WIKITEXT103_LARGE}
 _PAPER: dict[str, Any] = {"learning_rate": 2.5e-4, "schedule": "cosine", "warmup": 0, "weight_decay": 0.0, "clip": 0.25}
 TRAINING: dict[str, dict[str, Any]] = {
     "": {"learning_rate": 2e-3}, "base": {**_PAPER, "batch": 22}, "wikitext103": {**_PAPER, "batch": 60},

@@ -25,7 +25,7 @@ from formers.training.checkpoint import put_aside, restore, sweep
 from formers.training.config import Settings, settings
 from formers.training.device import pick_device
 from formers.training.distributed import World, join, leave, world
-from formers.training.folder import FORMAT, YAML, beginning, begun, claimed, command, describe, holds_run, read_facts, versions
+from formers.training.folder import FORMAT, RUN, YAML, beginning, begun, claimed, command, describe, holds_run, read_facts, versions
 from formers.training.interrupts import Interrupts, terminable
 from formers.training.log import Log
 from formers.training.loop import Loop
@@ -91,7 +91,7 @@ def train(
         else:
             task = _in_turn(place, quiet, lambda: _continued(member, Path(from_run), str(data), preset, sizes, reading))
         protocol = find_member(member).evaluation.get(preset or "", {})
-        if from_run is not None and holds_run(Path(from_run)):
+        if from_run is not None and (Path(from_run) / RUN).exists():
             protocol = read_facts(Path(from_run)).get("protocol") or {}
         task = _judged_as(task, protocol)
         torch.manual_seed(seed)
