@@ -108,20 +108,21 @@ def run_losses(
         raise FormersError(f"{run} tells no next token of a text, and has no loss at a position of it: give a language model's run.")
     own = Protocol(**facts.get("protocol") or {})
     reading = read_by(own.in_passing(), model, task.batches)
-    where = part or "valid"
-    if isinstance(reading.batches, Streams):
+    where, batches = part or "valid", reading.batches
+    if isinstance(batches, Streams):
         count = len(task.batches.parts[where]) - 1
-        size = max(1, min(size, count // (2 * reading.batches.length)))
-        if count < 2 * reading.batches.length:
+        if count < 2 * batches.length:
             raise FormersError(
-                f"{where} has {count:,} tokens to judge, fewer than two segments of {reading.batches.length}: give more data with --data."
+                f"{where} has {count:,} tokens to judge, fewer than two segments of {batches.length}: give more data with --data."
             )
+        batches = batches.beginning(where, max(limit, 2 * batches.length))  # the tokens that a run without a memory is judged on
+        size = max(1, min(size, min(count, limit) // (2 * batches.length)))
         ways = {f"{run}, with its memory of {reading.model.spec.memory.limit}": True, f"{run}, without": False}
     else:
         ways = {str(run): False}
     known = isinstance(task.tokenizer, Bytes)
     return [
-        Losses(name, *losses_by_position(reading.model, reading.batches, where, size, limit, remembers, progress), known)
+        Losses(name, *losses_by_position(reading.model, batches, where, size, limit, remembers, progress), known)
         for name, remembers in ways.items()
     ]
 
