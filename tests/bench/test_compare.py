@@ -27,7 +27,7 @@ def test_what_cannot_be_equal_is_refused():
     with refused("decoder", "1,000 parameters", "--parameters"):
         compare.fitted("decoder", {}, 1000)
     with refused("no member", "decodr"):
-        compare.variant("decodr")
+        compare.variant("decodr", parse_set)
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def commands(monkeypatch):
 
 
 def test_each_is_trained_once_and_judged_on_the_same_slice(commands, tmp_path):
-    variants = [compare.variant(text) for text in ("decoder", "decoder:layers=2,batch=4")]
+    variants = [compare.variant(text, parse_set) for text in ("decoder", "decoder:layers=2,batch=4")]
     for again in (False, True):
         commands.clear()
-        found = compare.compare(variants, "my.txt", tmp_path, parse_set, ["dim=64"], minutes=3, limit=50, say=lambda _: None)
+        found = compare.compare(variants, "my.txt", tmp_path, {"dim": 64}, minutes=3, limit=50, say=lambda _: None)
         trained = [words for words in commands if words[0] == "train"]
         judged = [words for words in commands if words[0] == "eval"]
         assert len(judged) == 2
@@ -78,16 +78,16 @@ def test_each_is_trained_once_and_judged_on_the_same_slice(commands, tmp_path):
 def test_a_run_of_another_command_is_trained_again(commands, tmp_path):
     for minutes in (1, 2):
         commands.clear()
-        compare.compare([compare.variant("decoder")], "my.txt", tmp_path, parse_set, minutes=minutes, say=lambda _: None)
+        compare.compare([compare.variant("decoder", parse_set)], "my.txt", tmp_path, {}, minutes=minutes, say=lambda _: None)
         assert commands[0][0] == "train"
         assert ("--overwrite" in commands[0]) == (minutes == 2)
     with refused("bytes", "tokens"):
-        compare.compare([compare.variant("decoder:tokens=words")], "my.txt", tmp_path, parse_set, minutes=1)
+        compare.compare([compare.variant("decoder:tokens=words", parse_set)], "my.txt", tmp_path, {}, minutes=1)
 
 
 def test_the_same_twice_is_refused(commands, tmp_path):
     with refused("two variants"):
-        compare.compare([compare.variant("decoder")] * 2, "my.txt", tmp_path, parse_set, minutes=1)
+        compare.compare([compare.variant("decoder", parse_set)] * 2, "my.txt", tmp_path, {}, minutes=1)
     assert not commands
 
 

@@ -130,7 +130,8 @@ class SelfAttention(_Heads):
         # Where rows end may decide who sees whom; causal rows have no end yet. torch.compile cannot make a pattern: its request says it.
         if stream.valid is None and not pattern.is_causal and not torch.compiler.is_compiling():
             pattern = pattern.of(x.shape[1])
-        q, cache = self.recall(x, None if past is None else self.reached(past, step), stream.positions)
+        reach = self.reach(step)
+        q, cache = self.recall(x, None if past is None else within(past, reach), stream.positions)
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
         valid = None if pattern.is_causal else stream.valid
         bias = None
@@ -139,12 +140,11 @@ class SelfAttention(_Heads):
         y = self.mix(q, cache, self.request(pattern, stream.positions, cache.positions, valid, bias), stream, step)
         if not stream.keep:
             return y, None
-        return y, leave_behind(cache, pattern, stream, None if self.score is None else self.score.reach(step))
+        return y, leave_behind(cache, pattern, stream, reach)
 
-    def reached(self, past: P, step: int) -> P:
-        """The part of a past that the score looks back to."""
-        reach = None if self.score is None else self.score.reach(step)
-        return past if reach is None else within(past, reach)
+    def reach(self, step: int) -> int | None:
+        """How many places back the score looks; None where there is no end."""
+        return None if self.score is None else self.score.reach(step)
 
     def recall(self, x: Tensor, past: Cache | Hidden | None, positions: Positions) -> tuple[Tensor, Cache]:
         """The queries of x, and the keys and values of the past and of x."""
@@ -189,8 +189,10 @@ class CrossAttention(_Heads):
         return y, replace(cache.detach(), positions=real(cache.positions, valid)) if stream.keep else None
 
 
-def within(past: P, reach: int) -> P:
-    """The past without keys that surely stand `reach` places back or further."""
+def within(past: P, reach: int | None) -> P:
+    """The past without keys that surely stand `reach` places back or further; all of it where there is no end."""
+    if reach is None:
+        return past
     # Of hidden states the empty places come first, so that the last ones are the newest in every row. Rows of a cache that stand at
     # different positions agree in this: a key that many solid places back is at least as many tokens back.
     if isinstance(past, Cache) and not isinstance(past.positions, Range) and (isinstance(past.positions, Comb) or past.solid < reach):
@@ -204,10 +206,8 @@ def leave_behind(cache: Cache, pattern: Pattern, stream: Stream, reach: int | No
     if stream.valid is not None:  # the places behind a row's real tokens are empty, and the next tokens stand behind those
         return replace(cache, positions=real(where, stream.valid) if isinstance(where, Range) else where, solid=0)
     if not isinstance(where, Index):
-        return (cache if reach is None else within(cache, reach)).only(pattern.kept(where.stop))
-    for most in (pattern.reach, reach):
-        cache = cache if most is None else within(cache, most)
-    return cache
+        return within(cache, reach).only(pattern.kept(where.stop))
+    return within(within(cache, pattern.reach), reach)
 
 
 def real(positions: Positions, valid: Tensor | None) -> Positions:

@@ -35,8 +35,7 @@ class Variant(NamedTuple):
 
     name: str
     member: str
-    options: tuple[str, ...]
-    """Each as --set takes it, name=value."""
+    options: dict[str, Any]
 
     @property
     def folder(self) -> str:
@@ -44,11 +43,11 @@ class Variant(NamedTuple):
         return self.name.replace(":", "-").replace("=", "-").replace(",", "-").replace("/", "-")
 
 
-def variant(text: str) -> Variant:
-    """The variant that a text names: MEMBER, or MEMBER:name=value,name=value."""
+def variant(text: str, parse: Callable[[list[str]], dict[str, Any]]) -> Variant:
+    """The variant that a text names: MEMBER, or MEMBER:name=value,name=value; parse reads such options."""
     name, _, options = text.partition(":")
     find_member(name)
-    return Variant(text, name, tuple(option for option in options.split(",") if option))
+    return Variant(text, name, parse([option for option in options.split(",") if option]))
 
 
 def fitted(member: str, options: dict[str, Any], parameters: int | None) -> tuple[dict[str, Any], int]:
@@ -82,8 +81,7 @@ def compare(
     variants: Sequence[Variant],
     data: str,
     out: Path,
-    parse: Callable[[list[str]], dict[str, Any]],
-    common: Sequence[str] = (),
+    common: dict[str, Any],
     minutes: float | None = None,
     steps: int | None = None,
     parameters: int | None = None,
@@ -92,18 +90,17 @@ def compare(
 ) -> dict[str, Any]:
     """Trains and judges every variant in its turn; a row of figures for each, and what they have in common.
 
-    out: the folder of their runs. common: options of all, name=value; parse: reads such options.
+    out: the folder of their runs. common: options of all.
     parameters: as many for all; the first variant's unless given. limit: how many tokens of the held-out data are judged.
     """
     if len({v.folder for v in variants}) < len(variants):
         raise FormersError("two variants are the same: name each once.")
-    if any(name in parse([*common, *(option for each in variants for option in each.options)]) for name in ("tokens", "vocab")):
+    if any(name in options for options in (common, *(each.options for each in variants)) for name in ("tokens", "vocab")):
         raise FormersError("members are compared over bytes, so that all have one vocabulary: leave tokens and vocab out.")
     chosen: list[tuple[dict[str, Any], int]] = []
     for each in variants:
-        own = parse([*common, *each.options])
         wanted = parameters if parameters is not None or not chosen else chosen[0][1]
-        chosen.append(fitted(each.member, own, wanted if "hidden" not in parse(list(each.options)) else None))
+        chosen.append(fitted(each.member, {**common, **each.options}, None if "hidden" in each.options else wanted))
     rows = []
     for each, (options, count) in zip(variants, chosen, strict=True):
         run = out / each.folder

@@ -28,6 +28,9 @@ MemberSet = Annotated[
 MemberVocab = Annotated[int | None, typer.Option(help="Size of the vocabulary; 256 (bytes) unless the preset has another.")]
 Check = Annotated[bool, typer.Option("--check", help="Exit with code 1 where a stated figure is missed.")]
 
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write a picture, .png or .svg, instead of drawing in the terminal.")]
+Split = Annotated[str | None, typer.Option(help="Which part of the data: valid, test or train; the held-out one unless given.")]
+
 DIGITS = {"seconds": 1, "start_seconds": 1}
 """Behind the point, where four are too many."""
 

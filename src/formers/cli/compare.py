@@ -42,7 +42,8 @@ def compare(
 
     if (minutes is None) == (steps is None):
         raise FormersError("a comparison needs one budget for all: give --minutes or --steps.")
-    results = run([variant(v) for v in variants], data, out, parse_set, set_ or [], minutes, steps, parameters, limit, notice)
+    chosen = [variant(v, parse_set) for v in variants]
+    results = run(chosen, data, out, parse_set(set_ or []), minutes, steps, parameters, limit, notice)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(markdown(results, shlex.join(["formers", *sys.argv[1:]])), encoding="utf-8")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, Run, report
+from formers.cli.common import Json, Run, Split, report
 from formers.cli.complete import complete_data
 
 
@@ -15,7 +15,7 @@ def evaluate(
     data: Annotated[
         str | None, typer.Option(help="The data to judge by; the run's own unless given.", autocompletion=complete_data)
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Which part of the data: valid, test or train; the held-out one unless given.")] = None,
+    split: Split = None,
     protocol: Annotated[
         Literal["segments", "memory", "sliding"] | None,
         typer.Option(

@@ -7,14 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, check_suffix, print_json, wrote
+from formers.cli.common import Json, Out, Split, check_suffix, print_json, wrote
 from formers.cli.complete import complete_data, complete_run
 
 Runs = Annotated[list[Path], typer.Argument(help="One run or more.", autocompletion=complete_run)]
 Data = Annotated[str | None, typer.Option(help="The data to judge by; each run's own unless given.", autocompletion=complete_data)]
-Split = Annotated[str | None, typer.Option(help="Which part of the data: valid, test or train; the held-out one unless given.")]
 Checkpoint = Annotated[Literal["last", "best"], typer.Option(help="Which of the runs' weights: last or best.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write a picture, .png or .svg, instead of drawing in the terminal.")]
 
 
 def losses(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from formers.cli import measure
-from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Run, check_suffix, print_json, wrote
+from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Out, Run, check_suffix, print_json, wrote
 from formers.cli.complete import complete_member, complete_pattern, complete_pattern_set
 from formers.cli.options import parse_set
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Draw attention, an alignment, a pattern, positions, spans, losses, context or a member.", no_args_is_help=True)
 app.command("losses")(measure.losses)
 app.command("context")(measure.context)
-
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write a picture, .png or .svg, instead of drawing in the terminal.")]
 
 
 @app.command()

@@ -27,7 +27,7 @@ from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
 from formers.core import IGNORED, FormersError, Sizes
-from formers.heads.base import Embeds, Head, HeadModule, mean, token_nats
+from formers.heads.base import Embeds, Head, HeadModule, counted, mean, token_nats
 
 FULL = 16_384
 """Up to so many words one softmax over all of them is as good."""
@@ -110,8 +110,7 @@ class AdaptiveHead(HeadModule):
         """The log-probabilities (batch, length, vocab) without targets; with targets their loss, and no logits."""
         if targets is None:
             return self.log_probabilities(hidden, embedding), {}
-        if mask is not None and mask.shape == targets.shape:
-            targets = targets.masked_fill(~mask, IGNORED)
+        targets = counted(targets, mask)
         return None, {"cross_entropy": mean(self.nats(hidden, embedding, targets), targets)}
 
     def log_probabilities(self, hidden: Tensor, embedding: Embeds) -> Tensor:

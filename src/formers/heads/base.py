@@ -12,6 +12,11 @@ from torch.nn import functional as F
 from formers.core import IGNORED, FormersError, Sizes, Slot
 
 
+def counted(targets: Tensor, mask: Tensor | None) -> Tensor:
+    """Targets, -100 where mask, if it has one for each, says that no token stands."""
+    return targets if mask is None or mask.shape != targets.shape else targets.masked_fill(~mask, IGNORED)
+
+
 class Embeds(Protocol):
     """What embeds the tokens, as far as a head that shares its weights needs to know."""
 

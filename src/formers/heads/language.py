@@ -15,8 +15,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.core import IGNORED, Sizes
-from formers.heads.base import Embeds, Head, HeadModule, cross_entropy, token_nats
+from formers.core import Sizes
+from formers.heads.base import Embeds, Head, HeadModule, counted, cross_entropy, token_nats
 
 
 class LanguageModel(Head):
@@ -58,8 +58,7 @@ class TokenHead(HeadModule):
         logits = self._logits(hidden, embedding)
         if targets is None:
             return logits, {}
-        if mask is not None and mask.shape == targets.shape:
-            targets = targets.masked_fill(~mask, IGNORED)
+        targets = counted(targets, mask)
         return logits, {"cross_entropy": cross_entropy(logits, targets, self.smoothing if self.training else 0.0)}
 
     def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from formers.core import FormersError
 from formers.model.build import build
 from formers.model.model import Model
 from formers.model.spec import Spec
+from formers.model.weights import mismatch
 
 
 def respecified(model: Model, spec: Spec) -> Model:
@@ -17,18 +18,17 @@ def respecified(model: Model, spec: Spec) -> Model:
     """
     if spec == model.spec:
         return model
-    with torch.random.fork_rng(devices=()):  # weights that are drawn and thrown away must not move what is drawn next
+    with torch.device("meta"):  # its own weights are never there
         other = build(spec)
     weights, wanted = model.state_dict(keep_vars=True), other.state_dict(keep_vars=True)
-    for name in sorted(weights.keys() | wanted.keys()):
-        have, want = weights.get(name), wanted.get(name)
-        if have is None or want is None or have.shape != want.shape:
-            sizes = [tuple(t.shape) if t is not None else "nothing" for t in (have, want)]
-            raise FormersError(
-                f"the model has {sizes[0]} for {name!r} where the other spec asks for {sizes[1]}: change only what has no weights, "
-                "such as memory, pattern or clamp."
-            )
-        want.requires_grad_(have.requires_grad)  # which torch would make the shared weight's
+    wrong = mismatch(weights, wanted)
+    if wrong is not None:
+        raise FormersError(
+            f"the model has {wrong.have} for {wrong.name!r} where the other spec asks for {wrong.want}: change only what has no weights, "
+            "such as memory, pattern or clamp."
+        )
+    for name, weight in wanted.items():
+        weight.requires_grad_(weights[name].requires_grad)  # which torch would make the shared weight's
     other.load_state_dict(weights, assign=True)
     other.tokenizer, other.labels = model.tokenizer, model.labels
     return other.train(model.training)

@@ -19,6 +19,7 @@ from formers.model.check import check
 from formers.model.files import CHECKPOINTS, MANIFEST, TRAINING, best, fault, manifest, newest, to_json, write
 from formers.model.model import Model
 from formers.model.spec import Spec
+from formers.model.weights import mismatch
 
 log = logging.getLogger(__name__)
 
@@ -147,11 +148,9 @@ def load_tokenizer(config: dict[str, Any], folder: Path) -> Tokenizer | None:
 
 
 def _check_weights(model: Model, weights: dict[str, torch.Tensor], folder: Path) -> None:
-    wanted = model.state_dict()
-    for name in sorted(wanted.keys() | weights.keys()):
-        have, want = weights.get(name), wanted.get(name)
-        if have is None or want is None or have.shape != want.shape:
-            says = [tuple(t.shape) if t is not None else "nothing" for t in (have, want)]
-            raise FormersError(
-                f"{folder / WEIGHTS} holds {says[0]} for {name!r} where the configuration asks for {says[1]}: the two are not of one model."
-            )
+    wrong = mismatch(weights, model.state_dict())
+    if wrong is not None:
+        raise FormersError(
+            f"{folder / WEIGHTS} holds {wrong.have} for {wrong.name!r} where the configuration asks for {wrong.want}: "
+            "the two are not of one model."
+        )

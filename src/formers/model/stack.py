@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from formers.attention.multihead import real
+from formers.attention.multihead import real, within
 from formers.core import Cache, FormersError, Hidden, Range, Stream
 from formers.core.memory import give_back
 from formers.core.state import Entry
@@ -55,7 +55,7 @@ class Block(nn.Module):
             before = past[i] if past is not None else None
             if isinstance(before, Hidden):  # the memory enters as the stream does, as far as it is looked at
                 before.check(x)
-                seen = sublayer.reached(before, step)
+                seen = within(before, sublayer.reach(step))
                 y, entry = sublayer(join.enter(x), stream, replace(seen, states=join.enter(seen.states)), step)
             else:
                 y, entry = sublayer(join.enter(x), stream, before, step)
