@@ -33,6 +33,20 @@ P = TypeVar("P", Cache, Hidden, Cache | Hidden)
 class Attention(Slot):
     """How keys are found or made."""
 
+    @property
+    def draws(self) -> bool:
+        """Whether something is drawn anew in each step of a training, so that it should be told the step."""
+        return any(kind.draws for kind in self.kinds if kind is not self)
+
+    @property
+    def kinds(self) -> tuple[Attention, ...]:
+        """The attentions that the layers of a stack have in turn."""
+        return (self,)
+
+    def at(self, layer: int) -> Attention:
+        """The attention of a layer."""
+        return self.kinds[layer % len(self.kinds)]
+
     def common(self, sizes: Sizes) -> nn.Module | None:
         """What the sublayers of all blocks of a stack share; the stack makes it once and owns it. None where they share nothing."""
         return None

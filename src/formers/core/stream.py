@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from formers.core.positions import Positions
 
+T = TypeVar("T")
 IGNORED = -100
 """The target that counts for no loss."""
 
@@ -77,6 +78,21 @@ class Stream:
     """The depth steps whose outputs somebody asks for."""
     taps: dict[int, Tensor] = field(default_factory=dict)
     """These outputs (batch, length, dim) by step, as the head would be given them if the stack ended there."""
+    update: int | None = None
+    """The number of the training step, by which parts key what they draw anew at each; None where nobody counts."""
+    decided: dict[tuple[str, int], Any] | None = None
+    """What a first pass over these tokens has decided, by name and depth step; None where there is no second one."""
+
+    def once(self, name: str, step: int, decide: Callable[[], T]) -> T:
+        """What `decide` gives, and, in a second pass over the same tokens, what it gave in the first.
+
+        A second pass may compute its inputs back from outputs, and what is decided by comparing them could come out otherwise.
+        """
+        if self.decided is None:
+            return decide()
+        if (name, step) not in self.decided:
+            self.decided[name, step] = decide()
+        return self.decided[name, step]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,6 @@ class Depth(Slot):
         """The largest number of depth steps."""
         raise TypeError(f"{type(self).__name__} has no number of steps: define steps.")
 
-    def build(self, block: Callable[[], nn.Module]) -> DepthModule:
-        """The module that holds the blocks, made by calling block()."""
+    def build(self, block: Callable[[int], nn.Module]) -> DepthModule:
+        """The module that holds the blocks, made by calling block(layer)."""
         raise TypeError(f"{type(self).__name__} builds no blocks: define build(block).")

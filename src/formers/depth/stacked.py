@@ -24,8 +24,8 @@ class Stacked(Depth):
     def steps(self) -> int:
         return self.layers
 
-    def build(self, block: Callable[[], nn.Module]) -> DepthModule:
-        return StackedBlocks([block() for _ in range(self.layers)], self.layers)
+    def build(self, block: Callable[[int], nn.Module]) -> DepthModule:
+        return StackedBlocks([block(layer) for layer in range(self.layers)], self.layers)
 
 
 class Shared(Depth):
@@ -37,8 +37,8 @@ class Shared(Depth):
     def steps(self) -> int:
         return self.layers
 
-    def build(self, block: Callable[[], nn.Module]) -> DepthModule:
-        return StackedBlocks([block()], self.layers)
+    def build(self, block: Callable[[int], nn.Module]) -> DepthModule:
+        return StackedBlocks([block(0)], self.layers)
 
 
 class StackedBlocks(DepthModule):

@@ -186,13 +186,15 @@ class StackModel(Model):
         *,
         watch: Watch | None = None,
         progress: float = 0.0,
+        update: int | None = None,
     ) -> Output:
         """Logits (batch, length, vocab), and with targets the loss; mask is True at real tokens; a watch looks on.
 
         progress: the share of the training that is done, by which losses of training alone may fade.
+        update: the number of the training step, by which parts key what they draw anew at each.
         """
         x, stream, packed = self.enter(self.embedding(tokens), mask, state, watch)
-        stream = self.tapped(stream, targets, progress)
+        stream = self.tapped(stream if update is None else replace(stream, update=update), targets, progress)
         hidden, steps = self.stack(x, stream, () if state is None else state.steps)
         return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(tokens)), progress)
 

@@ -26,14 +26,16 @@ class Seq2Seq(Model):
         self.stack = Stack(spec)
         self.auxiliary = spec.head.build_auxiliary(spec.sizes, spec.vocab)
 
-    def encode(self, source: Tensor, source_mask: Tensor | None = None, watch: Watch | None = None) -> tuple[Source, dict[str, Tensor]]:
+    def encode(
+        self, source: Tensor, source_mask: Tensor | None = None, watch: Watch | None = None, update: int | None = None
+    ) -> tuple[Source, dict[str, Tensor]]:
         """The encoder's output over source (batch, n), real tokens first, and its named extra losses.
 
         Extra vectors of the encoder are not in it: what they have gathered the tokens have read, and a source's places stay its tokens.
         """
         read = self.embedding if self.source_embedding is None else self.source_embedding
         x, stream, _ = self.enter(read(source), source_mask, None, None if watch is None else watch.inside("encoder"))
-        hidden, _ = self.encoder(x, replace(stream, keep=False))
+        hidden, _ = self.encoder(x, replace(stream, keep=False, update=update))
         return Source(hidden, stream.valid), stream.losses
 
     def forward(
@@ -47,10 +49,12 @@ class Seq2Seq(Model):
         *,
         watch: Watch | None = None,
         progress: float = 0.0,
+        update: int | None = None,
     ) -> Output:
         """Logits (batch, length, vocab) of decoder inputs `target`, given `source`, which a state that has read one does not read again.
 
         progress: the share of the training that is done, by which losses of training alone may fade.
+        update: the number of the training step, by which parts key what they draw anew at each.
         """
         x = self.embedding(target)
         encoded: Source | None = None
@@ -60,9 +64,9 @@ class Seq2Seq(Model):
                 raise FormersError("there is no source, and no state that has read one: give source.")
             if source.shape[0] != target.shape[0]:
                 raise FormersError(f"source has {source.shape[0]} rows and target {target.shape[0]}: give as many of each.")
-            encoded, losses = self.encode(source, source_mask, watch)
+            encoded, losses = self.encode(source, source_mask, watch, update)
         x, stream, packed = self.enter(x, mask, state, watch)
-        stream = self.tapped(replace(stream, source=encoded, losses=losses), targets, progress)
+        stream = self.tapped(replace(stream, source=encoded, losses=losses, update=update), targets, progress)
         hidden, steps = self.stack(x, stream, () if state is None else state.steps)
         return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(target)), progress)
 

@@ -75,6 +75,11 @@ class Spec(Part):
             return float(0.125 * self.dim**-0.5)
         return {"input": 1.0, "output": float(self.dim**-0.5), "none": 0.02}[self.embedding_scale]
 
+    @property
+    def draws(self) -> bool:
+        """Whether a part draws something anew in each step of a training."""
+        return self.attention.draws or (self.encoder is not None and self.encoder.draws)
+
     def deployed(self) -> Spec:
         """The spec of the same model without what only training needs."""
         head = self.head.deployed()

@@ -29,14 +29,14 @@ TIDY = 8
 class Block(nn.Module):
     """One depth step: every sublayer in its join."""
 
-    def __init__(self, spec: Spec, common: nn.Module | None = None, common_score: nn.Module | None = None) -> None:
+    def __init__(self, spec: Spec, layer: int, common: nn.Module | None = None, common_score: nn.Module | None = None) -> None:
         super().__init__()
-        sizes, residual = spec.sizes, spec.residual
+        sizes, residual, attention = spec.sizes, spec.residual, spec.attention.at(layer)
         self.limit = spec.memory.limit
-        self.attention = spec.attention.build(sizes, spec.pattern, spec.score.build(sizes, common_score), common)
+        self.attention = attention.build(sizes, spec.pattern, spec.score.build(sizes, common_score), common)
         self.join_attention = residual.build(spec.dim, spec.dropout)
         if spec.encoder is not None:
-            self.cross = spec.attention.build_cross(sizes, spec.encoder.dim)
+            self.cross = attention.build_cross(sizes, spec.encoder.dim)
             self.join_cross = residual.build(spec.dim, spec.dropout)
         transition = spec.feedforward.build(sizes)
         if transition is not None:
@@ -103,7 +103,7 @@ class Stack(nn.Module):
         self.drop = nn.Dropout(spec.dropout)
         self.common = spec.attention.common(spec.sizes)
         self.common_score = spec.score.common(spec.sizes)
-        self.depth = spec.depth.build(lambda: Block(spec, self.common, self.common_score))
+        self.depth = spec.depth.build(lambda layer: Block(spec, layer, self.common, self.common_score))
         self.final = spec.residual.final(spec.dim)
 
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:
@@ -148,12 +148,13 @@ def plainly(block: nn.Module, x: Tensor, stream: Stream, past: Entries | None, s
 
 def checkpointed(block: nn.Module, x: Tensor, stream: Stream, past: Entries | None, step: int) -> tuple[Tensor, Entries]:
     """The same, but of all that is computed only x is kept; the rest is computed again in the backward pass, with the same dropout."""
-    before = dict(stream.losses)
+    before: dict[str, Tensor] = dict(stream.losses)
+    decided: dict[tuple[str, int], Any] = {}
 
     def through(x: Tensor) -> tuple[Tensor, Entries, dict[str, Tensor]]:
         if step % TIDY == 0 and x.device.type == "cpu" and not torch.compiler.is_compiling():
             give_back()
-        inside = replace(stream, losses=dict(before))  # the second time must not add to what the first has added to
+        inside = replace(stream, losses=dict(before), decided=decided)  # the second time must not add to what the first has added to
         y, left = block(x, inside, past, step)
         return y, left, inside.losses
 

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -126,7 +126,9 @@ class Loop:
         torch.manual_seed(key(self.settings.seed, "step", self.step, self.world.rank))
         losses, states = [], []
         terms: dict[str, Tensor] = {}
-        further = {} if self.model.auxiliary is None else {"progress": self.progress}
+        further: dict[str, Any] = {} if self.model.auxiliary is None else {"progress": self.progress}
+        if self.model.spec.draws:
+            further["update"] = self.step
         for i, piece in enumerate(pieces):
             with self.world.quiet(self.module, last=i == len(pieces) - 1):
                 with autocast(self.settings.precision, self.device):
