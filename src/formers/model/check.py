@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from formers.attention import LowRank
+from formers.attention import LSH, Attention, LowRank, SharedQK
 from formers.core import Comb, FormersError
+from formers.depth import Shared
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory
 from formers.model.spec import Spec
-from formers.patterns import Full
+from formers.patterns import Causal, Full
 from formers.position import Grid
 from formers.score import FixedSpan, NoScore
 
@@ -154,6 +155,50 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        lambda s: _hashes(s) and not all(isinstance(s.pattern.at(t), (Causal, Full)) for t in _layers(s, SHARED)),
+        lambda s: (
+            f"{_shared(s)} attention finds the keys of a query by itself, and the pattern {type(s.pattern).__name__} says which: "
+            "give such layers the pattern Causal or Full, or use DotProduct attention."
+        ),
+    ),
+    Refusal(
+        lambda s: _hashes(s) and not isinstance(s.score, NoScore),
+        lambda s: (
+            f"{type(s.score).__name__} is a term for pairs at a distance, and {_shared(s)} attention sorts tokens by what they are: "
+            "give it NoScore, or use DotProduct attention."
+        ),
+    ),
+    Refusal(
+        lambda s: _hashes(s) and not isinstance(s.memory, NoMemory),
+        lambda s: (
+            f"{type(s.memory).__name__} keeps hidden states for queries and keys of their own, and {_shared(s)} attention has one vector "
+            "for both, which is hashed anew in every step: use NoMemory and a longer row, or DotProduct attention."
+        ),
+    ),
+    Refusal(
+        lambda s: _hashes(s) and s.encoder is not None,
+        lambda s: f"{_shared(s)} attention has no cross-attention: give the decoder DotProduct; its encoder may have {_shared(s)}.",
+    ),
+    Refusal(
+        lambda s: _hashes(s) and s.extra > 0,
+        lambda s: f"{_shared(s)} attention shows nobody to all, and extra={s.extra} vectors are there to be seen: use extra=0.",
+    ),
+    Refusal(
+        lambda s: any(isinstance(kind, LSH) and kind.chunk > s.length for kind in s.attention.kinds),
+        lambda s: (
+            f"chunk={max(kind.chunk for kind in s.attention.kinds if isinstance(kind, LSH))} is longer than the row of length={s.length}: "
+            f"choose a chunk of at most {s.length}, or a larger length."
+        ),
+    ),
+    Refusal(
+        lambda s: len(s.attention.kinds) > 1 and isinstance(s.depth, Shared),
+        lambda s: f"one shared block cannot have {len(s.attention.kinds)} kinds of attention in turn: use Stacked, or one kind.",
+    ),
+    Refusal(
+        lambda s: len(s.attention.kinds) > 1 and any(isinstance(kind, LowRank) for kind in s.attention.kinds),
+        lambda s: "LowRank attention shares its projections over all layers and cannot take turns with others: use it alone.",
+    ),
+    Refusal(
         lambda s: isinstance(s.score, FixedSpan) and s.memory.limit is not None and s.memory.limit < s.score.span,
         lambda s: (
             f"span={_span(s).span} looks further back than memory={s.memory.limit} keeps: "
@@ -180,6 +225,25 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
 )
+
+
+SHARED = (LSH, SharedQK)
+"""Attentions whose keys are their queries."""
+
+
+def _layers(spec: Spec, kinds: tuple[type[Attention], ...]) -> list[int]:
+    """The layers that have one of some kinds of attention."""
+    return [layer for layer in range(spec.depth.steps) if isinstance(spec.attention.at(layer), kinds)]
+
+
+def _hashes(spec: Spec) -> bool:
+    """Whether a layer has queries as keys."""
+    return any(isinstance(kind, SHARED) for kind in spec.attention.kinds)
+
+
+def _shared(spec: Spec) -> str:
+    """The name of the attention that has queries as keys."""
+    return next(type(kind).__name__ for kind in spec.attention.kinds if isinstance(kind, SHARED))
 
 
 def _low(spec: Spec) -> LowRank:

@@ -1,0 +1,156 @@
+"""LSH attention (Kitaev et al., 2020, "Reformer: The Efficient Transformer", section 2).
+
+S_i = { j <= i : h_r(q_j) = h_r(q_i) in some round r, and j is in reach of i there }      each key once                  E93
+a_i = softmax over S_i \\ {i} of q_i . k_j / sqrt(d_h);  i looks at itself where S_i holds no other       k as in E92      E94
+
+The paper sorts the tokens of a round by (bucket, position), cuts them into chunks, and lets a query look at its own chunk and the one
+before: reach "chunk". Where a later token moves the boundaries, an earlier query may gain or lose keys, none of which is in its future.
+With reach "bucket" a query meets its whole buckets: nothing that comes later changes anything, and a cache answers as one pass does.
+The paper counts a pair that meets in several rounds once; the codes of others count it as often, and let a query see keys of other
+buckets in its chunks: `duplicates` and `across_buckets`. What is summed over rounds with weights exp(z_r - z) and log N taken off, as
+the paper writes it, is the softmax over the union.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from formers.attention import dense
+from formers.attention.hashing import Hashed, check_buckets, factors, fitting, fixed_rotations, hashes, in_order, rotations
+from formers.attention.meetings import Rules, term
+from formers.attention.multihead import EVERYTHING, Attention
+from formers.attention.shared import SharedHeads, unit
+from formers.core import Cache, FormersError, Range, Sizes, Stream
+from formers.core.random import fresh
+from formers.patterns import Pattern
+from formers.score.base import ScoreModule
+
+
+class LSH(Attention):
+    """A query looks at the keys that hashing puts into its bucket, in one of some rounds; keys are queries of length 1.
+
+    `buckets` are two for each chunk of a row of the training length unless given, as a number or as factors. Rotations are drawn anew in
+    each step of a training, and are fixed in evaluation, which may have more rounds.
+    """
+
+    rounds: PositiveInt = 2
+    chunk: PositiveInt = 64
+    buckets: PositiveInt | tuple[PositiveInt, ...] | None = None
+    reach: Literal["chunk", "bucket"] = "bucket"
+    duplicates: bool = False
+    across_buckets: bool = False
+    itself: Literal["alone", "always"] = "alone"
+    look_back: NonNegativeInt = 1
+    look_ahead: NonNegativeInt = 0
+    wrap: Literal["round", "rounds"] = "round"
+    scaled: bool = True
+    bias: bool = False
+    evaluation_rounds: PositiveInt | None = None
+    seed: int = 0
+
+    @field_validator("buckets")
+    @classmethod
+    def _even(cls, buckets: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
+        if buckets is not None:
+            check_buckets(buckets)
+        return buckets
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.across_buckets and self.reach == "bucket":
+            raise FormersError(
+                "across_buckets=True shows keys of other buckets that stand in a query's chunks, and reach='bucket' has no chunks: "
+                "use reach='chunk', or across_buckets=False."
+            )
+        return self
+
+    @property
+    def draws(self) -> bool:
+        return True
+
+    def factors(self, length: int) -> tuple[int, ...]:
+        """The buckets of a model for rows of a length, by factor."""
+        if isinstance(self.buckets, tuple):
+            return self.buckets
+        return factors(self.buckets or fitting(length, self.chunk))
+
+    def rules(self, causal: bool) -> Rules:
+        """How far a query looks."""
+        return Rules(
+            causal, self.chunk, self.reach, self.duplicates, self.across_buckets, self.itself, self.look_back, self.look_ahead, self.wrap
+        )
+
+    def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
+        return LSHAttention(sizes, pattern, self)
+
+
+class ByLayer(Attention):
+    """One attention for each layer in turn, as Reformers with local and LSH layers have them."""
+
+    parts: tuple[Attention, ...]
+
+    def __init__(self, *parts: Any, **fields: Any) -> None:
+        if parts and "parts" not in fields:
+            fields["parts"] = parts[0] if len(parts) == 1 and isinstance(parts[0], (tuple, list)) else parts
+        super().__init__(**fields)
+
+    @field_validator("parts")
+    @classmethod
+    def _some(cls, parts: tuple[Attention, ...]) -> tuple[Attention, ...]:
+        if not parts or any(len(part.kinds) > 1 for part in parts):
+            raise FormersError("ByLayer takes attentions that layers have in turn, at least one, each for itself: give it such.")
+        return parts
+
+    @property
+    def kinds(self) -> tuple[Attention, ...]:
+        return self.parts
+
+    def condensed(self, sizes: Sizes, tokens: int) -> int | None:
+        return None
+
+
+class LSHAttention(SharedHeads):
+    """Attention of a stream over the keys that it meets by hashing."""
+
+    def __init__(self, sizes: Sizes, pattern: Pattern, part: LSH) -> None:
+        super().__init__(sizes, part.scaled, part.bias)
+        self.part = part
+        self.factors = part.factors(sizes.length)
+        self.rules = [part.rules(pattern.at(step).is_causal) for step in range(sizes.steps)]
+
+    def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
+        """y (batch, length, dim) for x (batch, length, dim) at a depth step, and what the stream's continuation needs."""
+        q, v = self.split_all(self.qv(x), 2)
+        hashed = stream.once("buckets", step, lambda: in_order(self.hash(q, stream, step)))
+        k = unit(q)
+        if stream.watch is not None:
+            stream.watch.note("buckets", step, lambda: hashed.buckets)
+        y = self.merge(self.plainly(q, k, v, hashed, stream, step))
+        return y, None
+
+    def hash(self, q: Tensor, stream: Stream, step: int) -> Tensor:
+        """The buckets (batch, heads, rounds, length) of queries, one beyond all others where no token stands."""
+        part, (_, heads, _, width) = self.part, q.shape
+        columns = sum(self.factors) // 2
+        if self.training:
+            keys = (fresh(), step) if stream.update is None else (part.seed, step, stream.update)
+            directions = rotations(heads, width, part.rounds, columns, *keys)
+        else:
+            directions = fixed_rotations(heads, width, part.evaluation_rounds or part.rounds, columns, part.seed, step)
+        buckets = hashes(q, directions, self.factors)
+        if stream.valid is not None:
+            beyond = 1
+            for count in self.factors:
+                beyond *= count
+            buckets.masked_fill_(~stream.valid[:, None, None, :], beyond)
+        return buckets
+
+    def plainly(self, q: Tensor, k: Tensor, v: Tensor, hashed: Hashed, stream: Stream, step: int) -> Tensor:
+        """Attention by the full matrix of weights: the equation."""
+        added = term(hashed, self.rules[step], stream.valid, q.dtype)
+        n = q.shape[2]
+        return dense.run(q, k, v, self.request(EVERYTHING, Range(0, n), Range(0, n), None, added))  # E94

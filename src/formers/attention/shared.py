@@ -1,0 +1,90 @@
+"""Attention whose keys are its queries, made as long as each other (Kitaev et al., 2020, section 2, "shared-QK").
+
+k_j = q_j / |q_j|        a_ij = softmax over j in S_i of q_i . k_j / sqrt(d_h)                                    E92
+
+A query is most like itself, so that it would look at nothing else: it does so only where it sees no other key.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from formers.attention.attend import run
+from formers.attention.multihead import Attention, DotProduct, _Heads, initialise, leave_behind
+from formers.core import Cache, Index, Sizes, Stream
+from formers.patterns import Local, Pattern
+from formers.score.base import ScoreModule
+
+FAR = 1 << 40
+"""A window that holds every token."""
+
+
+class SharedQK(Attention):
+    """Dot-product attention over all pairs with queries as keys: what LSH attention is near to."""
+
+    scaled: bool = True
+    """By 1/sqrt(head_dim), behind the keys' own norm; transformers' and trax's Reformer do not (their keys are sqrt(head_dim) long)."""
+    bias: bool = False
+
+    def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
+        return SharedAttention(sizes, pattern, self)
+
+
+class SharedHeads(_Heads):
+    """The way into heads of attention with queries as keys."""
+
+    name = "attention"
+
+    def __init__(self, sizes: Sizes, scaled: bool, bias: bool) -> None:
+        super().__init__(sizes, DotProduct(scaled=scaled, bias=bias))
+        self.qv = nn.Linear(sizes.dim, sum(self.widths[1:]), bias=bias)
+        initialise(self.qv, self.widths[1:], law=sizes.initialisation)
+        initialise(self.out, [sizes.dim], sizes.gain, sizes.initialisation)
+
+    def reach(self, step: int) -> int | None:
+        """How many places back a score looks: there is none."""
+        return None
+
+
+def unit(q: Tensor) -> Tensor:
+    """Vectors (..., width) of length 1."""
+    return F.normalize(q, dim=-1)  # E92
+
+
+class SharedAttention(SharedHeads):
+    """Attention of a stream over itself and over what came before it, with queries as keys."""
+
+    def __init__(self, sizes: Sizes, pattern: Pattern, part: SharedQK) -> None:
+        super().__init__(sizes, part.scaled, part.bias)
+        self.patterns = [pattern.at(step) for step in range(sizes.steps)]
+
+    def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
+        pattern = self.patterns[step]
+        q, v = self.split_all(self.qv(x), 2)
+        k = unit(q)
+        cache = Cache(k, v, stream.positions) if past is None else past.append(k, v, stream.positions)
+        valid = None if pattern.is_causal else stream.valid
+        request = self.request(others(pattern), stream.positions, cache.positions, valid, None)
+        if stream.watch is not None:
+            self.show(stream.watch, q, cache.keys, cache.values, request, step)
+        mixed = run(q, cache.keys, cache.values, request)
+        y = self.merge(torch.where(alone(pattern, stream, x.shape[1])[:, None, :, None], v, mixed))
+        return y, leave_behind(cache, pattern, stream) if stream.keep else None
+
+
+def others(pattern: Pattern) -> Pattern:
+    """A pattern without the token itself."""
+    return Local(window=FAR, causal=pattern.is_causal, include_self=False)
+
+
+def alone(pattern: Pattern, stream: Stream, n: int) -> Tensor:
+    """Which tokens (batch or 1, n) see no other."""
+    positions, valid = stream.positions, stream.valid
+    device = valid.device if valid is not None else positions.index.device if isinstance(positions, Index) else None
+    if pattern.is_causal:
+        where = positions.tensor(device)
+        return (where == 0).view(-1, n)
+    count = torch.tensor([n]) if valid is None else valid.sum(dim=1)
+    return (count == 1)[:, None].expand(-1, n)
