@@ -19,6 +19,10 @@ FAR = 1 << 20
 """A position that lies beyond every window and block that one would choose."""
 
 
+SHARED = (LSH, SharedQK)
+"""Attentions whose keys are their queries."""
+
+
 class Refusal(NamedTuple):
     """A combination that cannot work: when it is met, and the sentence that says why and what to do."""
 
@@ -225,10 +229,6 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
 )
-
-
-SHARED = (LSH, SharedQK)
-"""Attentions whose keys are their queries."""
 
 
 def _layers(spec: Spec, kinds: tuple[type[Attention], ...]) -> list[int]:
