@@ -135,10 +135,15 @@ class Costs:
         live = Live()
         self.model.train()
         self.model.zero_grad()
-        memory = self._memory()
-        with live, counting() as counter:
-            out = self.model(**inputs, targets=targets, watch=watch, **memory)  # it lives on, as in training
-            forward, activations = Step(*_by_part(counter), watch.notes), live.now
+        given = {**inputs, "targets": targets, **self._memory()}
+        with live:
+            out = self.model(**given)  # it lives on, as in training
+            activations = live.now
+            out.loss.backward()
+        # Once more, because what counts by module holds on to tensors of its modules that a backward pass computes again.
+        with counting() as counter:
+            out = self.model(**given, watch=watch)
+            forward = Step(*_by_part(counter), watch.notes)
             out.loss.backward()
         return Training(forward, counter.get_total_flops(), activations, live.peak)
 
