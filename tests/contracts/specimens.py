@@ -10,7 +10,7 @@ from torch import Tensor
 
 import formers
 from formers import Model, Output, Spec, State
-from formers.attention import DotProduct, LowRank
+from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Part, Slot
 from formers.depth import Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward
@@ -33,7 +33,7 @@ from formers.patterns import (
     Summary,
 )
 from formers.position import Axial, Grid, Learned, NoPosition, PerLayer, Sinusoidal
-from formers.residual import Bare, PostNorm, PreNorm
+from formers.residual import Bare, PostNorm, PreNorm, Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
 BLOCK = 8
@@ -104,6 +104,15 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             *(LowRank(rank=12, sharing=sharing, projection="conv") for sharing in ("none", "headwise", "key-value", "layerwise")),
             LowRank(rank=9, sharing="headwise", bias=False),
         ],
+        "SharedQK": [SharedQK(), SharedQK(scaled=False, bias=True)],
+        "LSH": [  # chunks and buckets so small that the rows that are swept have several
+            LSH(chunk=2, buckets=4),
+            LSH(chunk=3, rounds=3, buckets=(2, 2), duplicates=True, itself="always", bias=True),
+            LSH(chunk=2, buckets=4, reach="chunk"),
+            LSH(chunk=2, buckets=2, reach="chunk", across_buckets=True, duplicates=True, wrap="rounds", scaled=False, evaluation_rounds=3),
+            LSH(chunk=1, reach="chunk", look_back=2, look_ahead=1, seed=5),
+        ],
+        "ByLayer": [ByLayer(DotProduct(bias=False), LSH(chunk=2, buckets=4)), ByLayer(LSH(chunk=2, buckets=2), SharedQK())],
     },
     "score": {
         "NoScore": [NoScore()],
@@ -113,7 +122,12 @@ PARTS: dict[str, dict[str, list[Part]]] = {
         "DynamicSpan": [DynamicSpan(span=9, ramp=2, penalty=0.1), DynamicSpan(span=100)],
     },
     "memory": {"NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
-    "residual": {"Bare": [Bare()], "PostNorm": [PostNorm()], "PreNorm": [PreNorm()]},
+    "residual": {
+        "Bare": [Bare()],
+        "PostNorm": [PostNorm()],
+        "PreNorm": [PreNorm()],
+        "Reversible": [Reversible(), Reversible(ends="concat"), Reversible(ends="sum")],
+    },
     "depth": {"Stacked": [Stacked(layers=2)], "Shared": [Shared(layers=3)]},
     "feedforward": {
         "NoFeedForward": [NoFeedForward()],
@@ -146,6 +160,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "transformer": [
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "source_vocab": 7, "norm": "pre", "position": "learned", "value_dim": 5, "tied": False, **TINY},
+        {"vocab": VOCAB, "norm": "reversible", **TINY},
     ],
     "encoder": [
         {"vocab": VOCAB, **TINY},
@@ -155,6 +170,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "decoder": [
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "position": "learned", "norm": "post", "activation": "relu", "embedding_scale": "output", **TINY},
+        {"vocab": VOCAB, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "position": "none", "head_dim": 3, "value_dim": 5, "activation": "swiglu", "tied": False, **TINY},
         {"vocab": VOCAB, "position": "axial", "loss_chunk": 7, **TINY},
     ],
@@ -166,12 +182,14 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "transformer-xl": [
         {"vocab": VOCAB, "memory": 200, **TINY},
         {"vocab": VOCAB, "memory": 5, "same_length": True, "untied": True, "clamp": 3, "norm": "post", "head_dim": 3, **TINY},
+        {"vocab": VOCAB, "memory": 200, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "memory": 200, "cutoffs": (4, 7), "division": 2, **TINY},
     ],
     "adaptive-span": [
         {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "init": 0.3, **TINY},
         {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "dynamic": True, "norm": "post", "head_dim": 3, **TINY},
         {"vocab": VOCAB, "span": 90, "ramp": 2, "init": 0.02, "memory": 100, "tied": False, **TINY},
+        {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "init": 0.3, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "span": 5, "fixed": True, **TINY},
     ],
     "sparse-transformer": [
@@ -193,8 +211,29 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "bigbird": [  # blocks so small that the rows that are swept have random ones, and rows of different lengths different ones
         {"vocab": VOCAB, "block": 1, "window": 1, "random_blocks": 1, **TINY},
         {"vocab": VOCAB, "classes": 3, "pool": "first", "block": 2, "window": 1, "extra": 3, "position": "learned", **TINY},
+        {"vocab": VOCAB, "block": 2, "window": 1, "extra": 2, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "decoder_layers": 1, "block": 2, "window": 1, "global_blocks": 1, "extra": 1, "norm": "post", **TINY},
         {"features": 4, "classes": 3, "block": 2, "random_blocks": 0, "position": "none", **TINY},
+    ],
+    "reformer": [  # those that reach by chunk are encoders: the contracts of causal members hold for whole buckets
+        {"vocab": VOCAB, "chunk": 4, "buckets": 4, **TINY},
+        {"vocab": VOCAB, "attention": ("local", "lsh"), "chunk": 4, "buckets": (2, 2), "rounds": 3, "head_dim": 3, "value_dim": 5, **TINY},
+        {
+            "vocab": VOCAB,
+            "chunk": 2,
+            "buckets": 2,
+            "ends": "concat",
+            "tied": False,
+            "ff_chunk": 5,
+            "loss_chunk": 7,
+            "duplicates": True,
+            **TINY,
+        },
+        {"vocab": VOCAB, "attention": ("full", "separate"), "norm": "pre", "position": "learned", "scaled": False, **TINY},
+        {"vocab": VOCAB, "causal": False, "chunk": 3, "buckets": 4, "reach": "chunk", "attention": ("lsh", "local"), **TINY},
+        {"vocab": VOCAB, "classes": 3, "chunk": 3, "reach": "chunk", "across_buckets": True, "duplicates": True, "wrap": "rounds", **TINY},
+        {"features": 4, "classes": 3, "chunk": 4, "buckets": 4, "position": "none", "norm": "post", **TINY},
+        {"vocab": VOCAB, "decoder_layers": 1, "chunk": 2, "buckets": 2, "ends": "sum", **TINY},
     ],
 }
 

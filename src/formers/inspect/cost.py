@@ -134,15 +134,16 @@ class Costs:
         watch = Watch(only="executors")
         live = Live()
         self.model.train()
+        memory = self._memory()
+        # Memory and FLOPs are two runs: the hooks of the counter hold on to graphs that would be freed, as those of reversible stacks.
         self.model.zero_grad()
-        given = {**inputs, "targets": targets, **self._memory()}
         with live:
-            out = self.model(**given)  # it lives on, as in training
+            out = self.model(**inputs, targets=targets, **memory)  # it lives on, as in training
             activations = live.now
             out.loss.backward()
-        # Once more, because what counts by module holds on to tensors of its modules that a backward pass computes again.
+        self.model.zero_grad()
         with counting() as counter:
-            out = self.model(**given, watch=watch)
+            out = self.model(**inputs, targets=targets, watch=watch, **memory)
             forward = Step(*_by_part(counter), watch.notes)
             out.loss.backward()
         return Training(forward, counter.get_total_flops(), activations, live.peak)

@@ -10,9 +10,6 @@ from formers.core import Positions, Sizes, Slot
 class PositionModule(nn.Module):
     """Adds positions to a stream; this one adds nothing."""
 
-    every_step: bool = False
-    """Whether positions are added at every depth step, and not only before the first block."""
-
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
         """x (batch, length, dim) with its positions added, as the member does at depth step `step`."""
         return x
@@ -34,6 +31,11 @@ class Position(Slot):
     def places(self, length: int) -> int:
         """Where it is bounded, how many positions it has vectors for at a training length."""
         return length
+
+    @property
+    def every_step(self) -> bool:
+        """Whether positions are added at every depth step, and not only before the first block."""
+        return False
 
     def build(self, sizes: Sizes) -> PositionModule:
         """The module that adds the positions."""
