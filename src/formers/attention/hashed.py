@@ -90,7 +90,7 @@ class Tile(NamedTuple):
     """A few chunks of queries, and a part of the keys that they look at."""
 
     start: int
-    count: int
+    chunks: int
     first: int
     """The first chunk of keys, counted from the queries' own."""
     width: int
@@ -138,8 +138,7 @@ def forward(
             row = _row(q, k, v, index, count, work, index[0] * heads + index[1])
             y, sums = row.v.new_zeros(count, v.shape[3]), row.v.new_full((count, 1), EMPTY)
             for r, lane in enumerate(lanes(found, work.rules, *index, count, work.dtype)):
-                part = _forward(row, lane, work, room, r)
-                part, part_sums = (x.index_select(0, places[(*index, r)][:count]) for x in part)
+                part, part_sums = (x.index_select(0, places[(*index, r)][:count]) for x in _forward(row, lane, work, room, r))
                 y, sums = merge(y, sums, part, part_sums, torch.ones_like(part_sums)) if r else (part, part_sums)
             if work.rules.itself == "alone":  # who has met nobody looks at itself
                 y = torch.where(sums <= 0.5 * EMPTY, row.v, y)
@@ -200,8 +199,8 @@ def _tiles(lane: Lane, work: Work) -> Iterator[Tile]:
     for run in lane.runs:
         for part, (first, width) in enumerate(run.parts):
             each = max(1, work.limit // (m * m * width))
-            for start in range(0, run.count, each):
-                yield Tile(run.start + start, min(each, run.count - start), first, width, part > 0, number)
+            for start in range(0, run.chunks, each):
+                yield Tile(run.start + start, min(each, run.chunks - start), first, width, part > 0, number)
                 number += 1
 
 
@@ -219,15 +218,15 @@ def _windows(x: Tensor, lane: Lane, tile: Tile, m: int) -> Tensor:
     """The keys (count, width * m, ...) of a tile, as a view of x (places, ...)."""
     start = (lane.before + tile.start + tile.first) * m
     if x.dim() == 1:
-        return x.as_strided((tile.count, tile.width * m, 1), (m, 1, 1), x.storage_offset() + start)
+        return x.as_strided((tile.chunks, tile.width * m, 1), (m, 1, 1), x.storage_offset() + start)
     wide = x.stride(0)
-    return x.as_strided((tile.count, tile.width * m, x.shape[1]), (m * wide, wide, 1), x.storage_offset() + start * wide)
+    return x.as_strided((tile.chunks, tile.width * m, x.shape[1]), (m * wide, wide, 1), x.storage_offset() + start * wide)
 
 
 def _chunks(x: Tensor, tile: Tile, m: int) -> Tensor:
     """The queries (count, m, width) of a tile, as a view of x (tokens, width); of x (tokens,) as (count, 1, m)."""
-    part = x[tile.start * m : (tile.start + tile.count) * m]
-    return part.view(tile.count, 1, m) if x.dim() == 1 else part.view(tile.count, m, x.shape[1])
+    part = x[tile.start * m : (tile.start + tile.chunks) * m]
+    return part.view(tile.chunks, 1, m) if x.dim() == 1 else part.view(tile.chunks, m, x.shape[1])
 
 
 def _passes(test: Test, lane: Lane, tile: Tile, m: int, out: Tensor, other: Tensor) -> Tensor:
@@ -245,14 +244,15 @@ def _passes(test: Test, lane: Lane, tile: Tile, m: int, out: Tensor, other: Tens
         if first is not None and second is not None:
             torch.minimum(out, other, out=out)
     else:
-        assert first is not None and second is not None
+        assert first is not None
+        assert second is not None
         torch.maximum(torch.sub(first, marks, out=out), torch.sub(marks, second, out=other), out=out)
     return out.clamp_(0.0, 1.0)
 
 
 def _pairs(lane: Lane, tile: Tile, work: Work, room: Room) -> Tensor:
     """1 for the pairs of a tile (count, keys, queries) that count, else 0."""
-    m, shape = work.rules.chunk, (tile.count, tile.width * work.rules.chunk, work.rules.chunk)
+    m, shape = work.rules.chunk, (tile.chunks, tile.width * work.rules.chunk, work.rules.chunk)
     counts, more, other = (room.take(name, *shape) for name in ("counts", "more", "other"))
     _passes(lane.tests[0], lane, tile, m, counts, other)
     if not work.rules.across_buckets and tile.first <= 0 < tile.first + tile.width:
@@ -270,7 +270,7 @@ def _forward(row: Row, lane: Lane, work: Work, room: Room, r: int) -> tuple[Tens
     q, k, v = room.rows("q", row.q, lane.queries), room.rows("k", row.k, lane.keys), room.rows("v", row.v, lane.keys)
     out, lse = room.take("out", len(q), v.shape[1]), room.take("lse", len(q), 1)
     for tile in _tiles(lane, work):
-        s, top = room.take("s", tile.count, tile.width * m, m), None
+        s, top = room.take("s", tile.chunks, tile.width * m, m), None
         torch.bmm(_windows(k, lane, tile, m), _chunks(q, tile, m).mT, out=s)
         counts = _pairs(lane, tile, work, room)
         if row.small:
@@ -304,7 +304,7 @@ def _backward(row: Row, back: Back, lane: Lane, work: Work, room: Room, r: int, 
     g, d, lse = (room.rows(name, x, lane.queries) for name, x in (("g", back.g), ("d", back.d), ("lse", back.lse)))
     dq, dk, dv = room.zeros("dq", q), room.zeros("dk", k), room.zeros("dv", v)
     for tile in _tiles(lane, work):
-        s, dp = (room.take(name, tile.count, tile.width * m, m) for name in ("s", "dp"))
+        s, dp = (room.take(name, tile.chunks, tile.width * m, m) for name in ("s", "dp"))
         qt, gt, kt, vt = _chunks(q, tile, m), _chunks(g, tile, m), _windows(k, lane, tile, m), _windows(v, lane, tile, m)
         torch.bmm(kt, qt.mT, out=s)
         if not row.small:
@@ -335,8 +335,8 @@ def _add(x: Tensor, a: Tensor, b: Tensor, lane: Lane, tile: Tile, m: int) -> Non
     """Adds a b (count, width * m, d) to the keys of a tile in x (places, d), chunk by chunk, since those of neighbours overlap."""
     start = lane.before + tile.start + tile.first
     for w in range(tile.width):
-        part = x[(start + w) * m : (start + w + tile.count) * m]
-        part.view(tile.count, m, -1).baddbmm_(a[:, w * m : (w + 1) * m], b)
+        part = x[(start + w) * m : (start + w + tile.chunks) * m]
+        part.view(tile.chunks, m, -1).baddbmm_(a[:, w * m : (w + 1) * m], b)
 
 
 # As operations of torch they are one thing to whoever looks on from outside.

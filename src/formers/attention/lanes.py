@@ -1,13 +1,14 @@
 """Where the tokens of a round stand once they are sorted by bucket, which of them meet, and which chunks are computed against which.
 
-A key is met if its *mark* lies between two numbers of the query. Within buckets a mark is the key's place in the order of the round: the keys
-that a query meets stand side by side, from where its bucket begins, or its reach ends. Across buckets it is the key's position in the row.
-Whether a pair has met in an earlier round is told by marks in the same way.
+A key is met if its *mark* lies between two numbers of the query. Within buckets a mark is the key's place in the order of the round: the
+keys that a query meets stand side by side, from where its bucket begins, or its reach ends. Across buckets it is the key's position in the
+row. Whether a pair has met in an earlier round is told by marks in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ class Run(NamedTuple):
     """Chunks of queries, one behind the other, that look equally far."""
 
     start: int
-    count: int
+    chunks: int
     parts: tuple[tuple[int, int], ...]
     """Of each part of the keys the first chunk, counted from the query's own, and the number of chunks."""
 
@@ -143,7 +144,7 @@ def _even(chunks: int) -> int:
 def _parts(back: int, ahead: int) -> tuple[tuple[int, int], ...]:
     """The chunks from `back` before to `ahead` behind one's own in parts; the own chunk is the last of one, or followed by others."""
     cuts = [*range(-back, ahead + 1, WIDEST), ahead + 1]
-    return tuple((a, b - a) for a, b in zip(cuts, cuts[1:], strict=False))
+    return tuple((a, b - a) for a, b in pairwise(cuts))
 
 
 def _met_within(found: Sorted, rules: Rules, there: tuple[int, int, int], queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Test:
@@ -157,9 +158,7 @@ def _met_within(found: Sorted, rules: Rules, there: tuple[int, int, int], querie
     return Test("outside", place[keys].to(dtype), low.to(dtype), (high - 1).to(dtype))
 
 
-def _across(
-    found: Sorted, rules: Rules, row: int, head: int, count: int, orders: list[Tensor], r: int, dtype: torch.dtype
-) -> Lane:
+def _across(found: Sorted, rules: Rules, row: int, head: int, count: int, orders: list[Tensor], r: int, dtype: torch.dtype) -> Lane:
     """The lane of a round in which all keys of the chunks are met; its ends look at the other end, or at the rounds beside it."""
     m, rounds, own = rules.chunk, len(orders), orders[r]
     chunks = len(own) // m
