@@ -35,10 +35,13 @@ TINY = 1e-37
 """Stands for a sum of nothing."""
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, real: Tensor | None, dropout: float) -> Tensor:
-    """Attention (batch, heads, n, value_dim) over the keys that queries meet; real (batch, n) says which are tokens."""
+def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, real: Tensor | None, dropout: float) -> Tensor:
+    """Attention (batch, heads, n, value_dim) over the keys that queries meet, which are queries of length 1 (E92).
+
+    real (batch, n) says which are tokens; they come first.
+    """
     seed = fresh() if dropout else 0
-    out: Tensor = operation(q, k, v, hashed.buckets, hashed.order, real, RULES.number(rules), scale, dropout, seed)[0]
+    out: Tensor = operation(q, v, hashed.buckets, hashed.order, real, RULES.number(rules), scale, dropout, seed)[0]
     return out
 
 
@@ -66,10 +69,13 @@ class Row(NamedTuple):
     q: Tensor
     """(n, head_dim), times the scale: scores are logarithms to base 2."""
     k: Tensor
+    """Queries of length 1."""
+    over: Tensor
+    """(n, 1): 1 over the length of each query."""
     v: Tensor
     small: bool
     """Whether no score is so large or so little that its power of 2 leaves the numbers there are: then no largest one is looked for."""
-    number: int
+    index: tuple[int, int]
 
 
 class Back(NamedTuple):
@@ -80,7 +86,7 @@ class Back(NamedTuple):
     d: Tensor
     """(n, 1), the products of g and the output."""
     lse: Tensor
-    """(n, 1), the logarithms of the sums; 0 where scores are small."""
+    """(n, 1), the logarithms of the sums."""
     dq: Tensor
     dk: Tensor
     dv: Tensor
@@ -125,9 +131,8 @@ class Room:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, rules: int, scale: float, dropout: float,
-    seed: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, rules: int, scale: float, dropout: float, seed: int
+) -> tuple[Tensor, Tensor]:
     """The output (batch, heads, n, value_dim), and the logarithms to base 2 of the sums (batch, heads, n)."""
     work, (batch, heads, n, _) = _work(q, rules, scale, dropout, seed), q.shape
     found = sort_out(buckets, order, work.rules)
@@ -135,43 +140,45 @@ def forward(
     room, places = Room(q, work.dtype), found.place.long()
     with torch.autocast(q.device.type, enabled=False):
         for index, count in _rows(real, batch, heads, n):
-            row = _row(q, k, v, index, count, work, index[0] * heads + index[1])
-            y, sums = row.v.new_zeros(count, v.shape[3]), row.v.new_full((count, 1), EMPTY)
+            row = _row(q, v, index, count, work)
+            y, sums = row.v, row.v
             for r, lane in enumerate(lanes(found, work.rules, *index, count, work.dtype)):
                 part, part_sums = (x.index_select(0, places[(*index, r)][:count]) for x in _forward(row, lane, work, room, r))
                 y, sums = merge(y, sums, part, part_sums, torch.ones_like(part_sums)) if r else (part, part_sums)
             if work.rules.itself == "alone":  # who has met nobody looks at itself
-                y = torch.where(sums <= 0.5 * EMPTY, row.v, y)
+                alone = (sums[:, 0] <= 0.5 * EMPTY).nonzero()[:, 0]
+                y.index_copy_(0, alone, row.v.index_select(0, alone))
             out[index][:count], lse[index][:count] = y, sums[:, 0]
     return out, lse
 
 
 def backward(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, out: Tensor, lse: Tensor, rules: int,
+    g: Tensor, q: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, out: Tensor, lse: Tensor, rules: int,
     scale: float, dropout: float, seed: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q, k and v, for g of the output."""
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradients of q and v, for g of the output."""
     work, (batch, heads, n, _) = _work(q, rules, scale, dropout, seed), q.shape
     found = sort_out(buckets, order, work.rules)
-    dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    dq, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, v))
     room, places = Room(q, work.dtype), found.place.long()
     with torch.autocast(q.device.type, enabled=False):
         for index, count in _rows(real, batch, heads, n):
-            row = _row(q, k, v, index, count, work, index[0] * heads + index[1])
-            gradient, sums = g[index][:count].to(work.dtype), lse[index][:count, None]
-            alone = sums <= 0.5 * EMPTY
+            row = _row(q, v, index, count, work)
+            given, sums = g[index][:count].to(work.dtype), lse[index][:count, None]
+            alone = sums <= 0.5 * EMPTY  # they look at themselves, if at anybody, whatever their scores are
+            # Where scores are small the sums that weights are over go into the gradient, which is smaller than the weights are.
+            gradient = given * (sums.neg().exp2_() if row.small else torch.ones_like(sums)).masked_fill_(alone, 0.0)
             grads = [torch.zeros_like(x) for x in (row.q, row.k, row.v)]
-            if work.rules.itself == "alone":
-                grads[2] += torch.where(alone, gradient, 0.0)
-            gradient = torch.where(alone, 0.0, gradient)
-            if row.small:  # the sum that weights are over goes into the gradient, which is smaller than they are
-                gradient, sums = gradient * torch.where(alone, 0.0, sums).neg_().exp2_(), torch.zeros_like(sums)
             back = Back(gradient, (gradient * out[index][:count]).sum(dim=-1, keepdim=True), sums, *grads)
             for r, lane in enumerate(lanes(found, work.rules, *index, count, work.dtype)):
                 _backward(row, back, lane, work, room, r, places[(*index, r)][:count])
-            for whole, part in zip((dq, dk, dv), grads, strict=True):
-                whole[index][:count] = part
-    return dq, dk, dv
+            if work.rules.itself == "alone":
+                which = alone[:, 0].nonzero()[:, 0]
+                back.dv.index_add_(0, which, given.index_select(0, which))
+            along = (row.k * back.dk).sum(dim=-1, keepdim=True)
+            back.dq.mul_(scale).add_(back.dk.addcmul_(row.k, along, value=-1.0).mul_(row.over))
+            dq[index][:count], dv[index][:count] = back.dq, back.dv
+    return dq, dv
 
 
 def _work(q: Tensor, rules: int, scale: float, dropout: float, seed: int) -> Work:
@@ -186,11 +193,12 @@ def _rows(real: Tensor | None, batch: int, heads: int, n: int) -> Iterator[tuple
     return ((index, counts[index[0]]) for index in itertools.product(range(batch), range(heads)) if counts[index[0]])
 
 
-def _row(q: Tensor, k: Tensor, v: Tensor, index: tuple[int, int], count: int, work: Work, number: int) -> Row:
-    q, k, v = (x[index][:count].to(work.dtype) for x in (q, k, v))
-    q = q * (work.scale * LOG2E)
-    most = q.norm(dim=-1).max() * k.norm(dim=-1).max()
-    return Row(q, k, v.contiguous(), bool(most <= SMALL), number)
+def _row(q: Tensor, v: Tensor, index: tuple[int, int], count: int, work: Work) -> Row:
+    q, v = (x[index][:count].to(work.dtype) for x in (q, v))
+    squares = (q * q).sum(dim=-1, keepdim=True)
+    over, scale = squares.clamp(min=1e-24).rsqrt_(), work.scale * LOG2E
+    small = bool(squares.max().sqrt_() * scale <= SMALL)
+    return Row(q * scale, q * over, over, v, small, index)
 
 
 def _tiles(lane: Lane, work: Work) -> Iterator[Tile]:
@@ -270,30 +278,36 @@ def _forward(row: Row, lane: Lane, work: Work, room: Room, r: int) -> tuple[Tens
     q, k, v = room.rows("q", row.q, lane.queries), room.rows("k", row.k, lane.keys), room.rows("v", row.v, lane.keys)
     out, lse = room.take("out", len(q), v.shape[1]), room.take("lse", len(q), 1)
     for tile in _tiles(lane, work):
-        s, top = room.take("s", tile.chunks, tile.width * m, m), None
+        s = room.take("s", tile.chunks, tile.width * m, m)
         torch.bmm(_windows(k, lane, tile, m), _chunks(q, tile, m).mT, out=s)
-        counts = _pairs(lane, tile, work, room)
+        counts, y, sums = _pairs(lane, tile, work, room), _chunks(out, tile, m), _chunks(lse, tile, m)
         if row.small:
             s.exp2_().mul_(counts)
+            total = s.sum(dim=1, keepdim=True)
         else:
             s.add_(counts.sub_(1.0), alpha=-SHUT)
             top = s.amax(dim=1, keepdim=True).clamp_(min=EMPTY)
-            s.sub_(top).exp2_()
-        total = s.sum(dim=1, keepdim=True)
+            total = s.sub_(top).exp2_().sum(dim=1, keepdim=True)
         if work.dropout:
-            s.mul_(work.kept(s, row.number, r, tile.number))
-        y, sums = _chunks(out, tile, m), _chunks(lse, tile, m)
-        top = torch.zeros_like(total) if top is None else top
-        top.masked_fill_(total == 0.0, EMPTY)
-        total.clamp_(min=TINY)
+            s.mul_(work.kept(s, *row.index, r, tile.number))
+        if row.small:  # sums are divided by when all are there
+            if tile.merges:
+                y.baddbmm_(s.mT, _windows(v, lane, tile, m))
+                sums.add_(total.mT)
+            else:
+                torch.bmm(s.mT, _windows(v, lane, tile, m), out=y)
+                sums.copy_(total.mT)
+            continue
+        part, total = torch.bmm(s.mT, _windows(v, lane, tile, m)), total.clamp_(min=TINY)
         if tile.merges:
-            both = merge(y, sums, torch.bmm(s.mT, _windows(v, lane, tile, m)), top.mT, total.mT)
-            y.copy_(both[0])
-            sums.copy_(both[1])
+            part, sum_ = merge(y, sums, part, top.mT, total.mT)
         else:
-            torch.bmm(s.mT, _windows(v, lane, tile, m), out=y)
-            y.div_(total.mT)
-            torch.add(total.log2_(), top, out=sums.mT)
+            part, sum_ = part.div_(total.mT), total.log2_().add_(top).mT
+        y.copy_(part)
+        sums.copy_(sum_)
+    if row.small:
+        out.div_(lse.clamp(min=TINY))
+        lse.log2_().clamp_(min=EMPTY)
     return out, lse
 
 
@@ -301,7 +315,7 @@ def _backward(row: Row, back: Back, lane: Lane, work: Work, room: Room, r: int, 
     """Adds the gradients of a lane to those of its row; `places` are those of the row's tokens in the lane."""
     m = work.rules.chunk
     q, k, v = room.rows("q", row.q, lane.queries), room.rows("k", row.k, lane.keys), room.rows("v", row.v, lane.keys)
-    g, d, lse = (room.rows(name, x, lane.queries) for name, x in (("g", back.g), ("d", back.d), ("lse", back.lse)))
+    g, d, lse = room.rows("g", back.g, lane.queries), room.rows("d", back.d, lane.queries), room.rows("lse", back.lse, lane.queries)
     dq, dk, dv = room.zeros("dq", q), room.zeros("dk", k), room.zeros("dv", v)
     for tile in _tiles(lane, work):
         s, dp = (room.take(name, tile.chunks, tile.width * m, m) for name in ("s", "dp"))
@@ -313,7 +327,7 @@ def _backward(row: Row, back: Back, lane: Lane, work: Work, room: Room, r: int, 
         s.exp2_().mul_(_pairs(lane, tile, work, room))
         torch.bmm(vt, gt.mT, out=dp)
         if work.dropout:
-            keep = work.kept(s, row.number, r, tile.number)
+            keep = work.kept(s, *row.index, r, tile.number)
             dp.mul_(keep)
             _add(dv, keep.mul_(s), gt, lane, tile, m)
         else:
@@ -322,7 +336,7 @@ def _backward(row: Row, back: Back, lane: Lane, work: Work, room: Room, r: int, 
         _add(dk, dp, qt, lane, tile, m)
         _chunks(dq, tile, m).baddbmm_(dp.mT, kt)
     own = slice(lane.before * m, lane.before * m + len(lane.queries))
-    back.dq.add_(dq.index_select(0, places), alpha=work.scale)
+    back.dq.add_(dq.index_select(0, places))
     back.dk.add_(dk[own].index_select(0, places), alpha=1.0 / LOG2E)
     back.dv.add_(dv[own].index_select(0, places))
     if work.rules.across_buckets:  # the chunks before and behind are others, too
@@ -341,27 +355,27 @@ def _add(x: Tensor, a: Tensor, b: Tensor, lane: Lane, tile: Tile, m: int) -> Non
 
 # As operations of torch they are one thing to whoever looks on from outside.
 NAMES = "int rules, float scale, float dropout, int seed"
-GIVEN = "Tensor q, Tensor k, Tensor v, Tensor buckets, Tensor order, Tensor? real"
+GIVEN = "Tensor q, Tensor v, Tensor buckets, Tensor order, Tensor? real"
 operation = torch.library.custom_op("formers::hashed", forward, mutates_args=(), schema=f"({GIVEN}, {NAMES}) -> (Tensor, Tensor)")
 operation_backward = torch.library.custom_op(
     "formers::hashed_backward", backward, mutates_args=(),
-    schema=f"(Tensor g, {GIVEN}, Tensor out, Tensor lse, {NAMES}) -> (Tensor, Tensor, Tensor)",
+    schema=f"(Tensor g, {GIVEN}, Tensor out, Tensor lse, {NAMES}) -> (Tensor, Tensor)",
 )  # fmt: skip
 
 
 @operation.register_fake
-def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _shapes(q: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(v, memory_format=torch.contiguous_format), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
 
 
 @operation_backward.register_fake
-def _shapes_backward(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+def _shapes_backward(g: Tensor, q: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, v))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:6], *output)
-    ctx.rest = inputs[6:]
+    ctx.save_for_backward(*inputs[:5], *output)
+    ctx.rest = inputs[5:]
 
 
 def _go_back(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:

@@ -27,7 +27,6 @@ from torch.nn import functional as F
 from formers.attention.hashed import attend
 from formers.attention.hashing import factors, fitting, hashes, in_order, rotations
 from formers.attention.meetings import Rules
-from formers.attention.shared import unit
 from formers.bench.memory import extra_memory
 from formers.bench.progress import working
 from formers.bench.timing import alternate, ratio
@@ -113,7 +112,7 @@ def alone(n: int, kind: str) -> Pass:
 
     def by_hashing() -> Tensor:
         directions = rotations(heads, width, ROUNDS, sum(factor) // 2, 0, 0)
-        return attend(q, unit(q), v, in_order(hashes(q.detach(), directions, factor)), rules, width**-0.5, None, 0.0)
+        return attend(q, v, in_order(hashes(q.detach(), directions, factor)), rules, width**-0.5, None, 0.0)
 
     def over_all() -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
