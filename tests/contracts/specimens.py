@@ -33,7 +33,7 @@ from formers.patterns import (
     Summary,
 )
 from formers.position import Grid, Learned, NoPosition, PerLayer, Sinusoidal
-from formers.residual import Bare, PostNorm, PreNorm
+from formers.residual import Bare, PostNorm, PreNorm, Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
 BLOCK = 8
@@ -112,7 +112,12 @@ PARTS: dict[str, dict[str, list[Part]]] = {
         "DynamicSpan": [DynamicSpan(span=9, ramp=2, penalty=0.1), DynamicSpan(span=100)],
     },
     "memory": {"NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
-    "residual": {"Bare": [Bare()], "PostNorm": [PostNorm()], "PreNorm": [PreNorm()]},
+    "residual": {
+        "Bare": [Bare()],
+        "PostNorm": [PostNorm()],
+        "PreNorm": [PreNorm()],
+        "Reversible": [Reversible(), Reversible(ends="concat"), Reversible(ends="sum")],
+    },
     "depth": {"Stacked": [Stacked(layers=2)], "Shared": [Shared(layers=3)]},
     "feedforward": {
         "NoFeedForward": [NoFeedForward()],
@@ -144,6 +149,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "transformer": [
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "source_vocab": 7, "norm": "pre", "position": "learned", "value_dim": 5, "tied": False, **TINY},
+        {"vocab": VOCAB, "norm": "reversible", **TINY},
     ],
     "encoder": [
         {"vocab": VOCAB, **TINY},
@@ -153,6 +159,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "decoder": [
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "position": "learned", "norm": "post", "activation": "relu", "embedding_scale": "output", **TINY},
+        {"vocab": VOCAB, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "position": "none", "head_dim": 3, "value_dim": 5, "activation": "swiglu", "tied": False, **TINY},
     ],
     "character-transformer": [
@@ -163,12 +170,14 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "transformer-xl": [
         {"vocab": VOCAB, "memory": 200, **TINY},
         {"vocab": VOCAB, "memory": 5, "same_length": True, "untied": True, "clamp": 3, "norm": "post", "head_dim": 3, **TINY},
+        {"vocab": VOCAB, "memory": 200, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "memory": 200, "cutoffs": (4, 7), "division": 2, **TINY},
     ],
     "adaptive-span": [
         {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "init": 0.3, **TINY},
         {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "dynamic": True, "norm": "post", "head_dim": 3, **TINY},
         {"vocab": VOCAB, "span": 90, "ramp": 2, "init": 0.02, "memory": 100, "tied": False, **TINY},
+        {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "init": 0.3, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "span": 5, "fixed": True, **TINY},
     ],
     "sparse-transformer": [
@@ -190,6 +199,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "bigbird": [  # blocks so small that the rows that are swept have random ones, and rows of different lengths different ones
         {"vocab": VOCAB, "block": 1, "window": 1, "random_blocks": 1, **TINY},
         {"vocab": VOCAB, "classes": 3, "pool": "first", "block": 2, "window": 1, "extra": 3, "position": "learned", **TINY},
+        {"vocab": VOCAB, "block": 2, "window": 1, "extra": 2, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "decoder_layers": 1, "block": 2, "window": 1, "global_blocks": 1, "extra": 1, "norm": "post", **TINY},
         {"features": 4, "classes": 3, "block": 2, "random_blocks": 0, "position": "none", **TINY},
     ],

@@ -14,10 +14,10 @@ from formers.attention import LowRank
 from formers.core import Part, Range, Stream
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense
-from formers.heads import Head, NoHead
+from formers.heads import Head, LanguageModel, NoHead
 from formers.memory import Recurrence
 from formers.position import NoPosition
-from formers.residual import Bare
+from formers.residual import Bare, Residual
 from helpers import close, refused
 
 DECODER = next(s for s in CAUSAL if s.member == "decoder").spec
@@ -29,6 +29,8 @@ def with_part(slot: str, part: Part) -> Spec:
     """A decoder with the part in its slot, or an encoder where it heads one or cannot be causal."""
     for_encoders = (isinstance(part, Head) and not part.writes) or isinstance(part, LowRank)
     spec = (ENCODER if for_encoders else DECODER).model_copy(update={slot: part})
+    if isinstance(part, Residual) and part.width(spec.dim) != spec.dim:
+        return spec.model_copy(update={"head": LanguageModel(tied=False)})
     return spec.model_copy(update={"position": NoPosition()}) if isinstance(part, Recurrence) else spec
 
 

@@ -9,11 +9,12 @@ import formers
 from formers import Spec
 from formers.attention import LowRank
 from formers.core import Sizes
-from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
+from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, PerHead
-from formers.position import Grid
+from formers.position import Grid, PerLayer
+from formers.residual import Reversible
 from formers.score import DynamicSpan, Score, Span
 from helpers import refused
 
@@ -65,6 +66,11 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PAST, head=Classify(classes=2)), "whole rows"),
     (but(PAST, pattern=Fixed(stride=8, summary=1)), "Fixed"),
     (but(PAST, score=Span(span=9), memory=Recurrence(length=8)), "span=9"),
+    (but(PLAIN, residual=Reversible(), position=PerLayer()), "PerLayer"),
+    (but(PLAIN, residual=Reversible(), head=Auxiliary()), "Auxiliary"),
+    (but(PLAIN, residual=Reversible(ends="concat")), "tied=False"),
+    (but(PLAIN, residual=Reversible(ends="concat"), head=AdaptiveSoftmax(cutoffs=(4,), division=2, tied=False)), "32 wide"),
+    (but(PAIR, encoder=but(PAIR.encoder, residual=Reversible(), position=PerLayer())), "PerLayer"),
     (but(PLAIN, score=DynamicSpan(span=9), pattern=Full(), head=MaskedLM()), "DynamicSpan"),
 ]
 ALLOWED = [
@@ -86,6 +92,12 @@ ALLOWED = [
     but(LOW, attention=LowRank(rank=4, projection="conv", sharing="headwise"), value_dim=5),
     but(LOW, attention=LowRank(rank=4, projection="mean"), value_dim=5),
     but(PAIR, encoder=but(PAIR.encoder, attention=LowRank(rank=4))),
+    but(PLAIN, residual=Reversible()),
+    but(PLAIN, residual=Reversible(), head=Auxiliary(intermediate="none")),
+    but(PLAIN, residual=Reversible(ends="concat"), head=LanguageModel(tied=False)),
+    but(PLAIN, residual=Reversible(ends="concat"), head=Auxiliary(intermediate="none", tied=False)),
+    but(PLAIN, residual=Reversible(ends="concat"), head=AdaptiveSoftmax(cutoffs=(4,), division=2, tied=False, tied_projections="none")),
+    but(PAIR, encoder=but(PAIR.encoder, residual=Reversible(ends="concat"))),
     PAST,
     but(PAST, score=Span(span=9), memory=Recurrence(length=9)),
     but(PLAIN, score=Span(span=9)),

@@ -14,7 +14,7 @@ SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, steps=3, dropo
 
 def test_each_step_adds_rows_of_its_own_table():
     module, x = PerLayer().build(SIZES), torch.randn(2, 5, 8)
-    assert module.every_step
+    assert PerLayer().every_step
     assert module.tables.shape == (3, 24, 8)
     for step in range(3):
         close(module(x, Range(4, 5), step), x + module.tables[step, 4:9])

@@ -122,6 +122,11 @@ def compact(mask: Tensor) -> Compaction:
     return Compaction(order, torch.argsort(order, dim=1), mask.gather(1, order))
 
 
+def norm(x: Tensor) -> Tensor:
+    """The Euclidean length (batch, length) of every token's vector x (batch, length, dim)."""
+    return x.float().norm(dim=-1)
+
+
 def _gather(x: Tensor, order: Tensor) -> Tensor:
     index = order.view(order.shape + (1,) * (x.dim() - 2))
     return x.gather(1, index.expand(order.shape + x.shape[2:]))

@@ -8,12 +8,12 @@ from formers.core import FormersError, Slot, nearest
 from formers.heads import AdaptiveSoftmax, Head, LanguageModel
 from formers.heads.adaptive import chosen_cutoffs
 from formers.position import Learned, NoPosition, PerLayer, Position, Sinusoidal
-from formers.residual import Bare, PostNorm, PreNorm, Residual
+from formers.residual import Bare, PostNorm, PreNorm, Residual, Reversible
 
 P = TypeVar("P", bound=Slot)
 
 POSITIONS: dict[str, Position] = {"sinusoidal": Sinusoidal(), "learned": Learned(), "per-layer": PerLayer(), "none": NoPosition()}
-RESIDUALS: dict[str, Residual] = {"post": PostNorm(), "pre": PreNorm(), "bare": Bare()}
+RESIDUALS: dict[str, Residual] = {"post": PostNorm(), "pre": PreNorm(), "bare": Bare(), "reversible": Reversible()}
 
 
 def position(word: str) -> Position:

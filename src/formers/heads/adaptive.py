@@ -58,6 +58,10 @@ class AdaptiveSoftmax(Head):
     def writes(self) -> bool:
         return True
 
+    @property
+    def ties(self) -> bool:
+        return self.tied or (self.division > 1 and self.tied_projections != "none")
+
     def narrowest(self, dim: int) -> int:
         """The width of the last cluster's vectors."""
         return dim // self.division ** len(self.cutoffs)

@@ -55,6 +55,10 @@ class Auxiliary(LanguageModel):
             raise FormersError("intermediate=none and targets=1 leave no auxiliary loss: use the LanguageModel head, or give one of them.")
         return self
 
+    @property
+    def taps(self) -> bool:
+        return self.intermediate != "none"
+
     def build_auxiliary(self, sizes: Sizes, vocab: int | None) -> AuxiliaryModule | None:
         assert vocab is not None
         layers = sizes.steps - 1 if self.intermediate != "none" else 0

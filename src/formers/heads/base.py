@@ -71,6 +71,16 @@ class Head(Slot):
         """Whether it predicts the next token, so that the model can write."""
         return False
 
+    @property
+    def ties(self) -> bool:
+        """Whether it uses weights of the embedding, and so needs hidden states as wide as embedded tokens."""
+        return False
+
+    @property
+    def taps(self) -> bool:
+        """Whether training asks for the outputs of layers in between."""
+        return False
+
     def tables(self, vocab: int, dim: int) -> tuple[tuple[int, int], ...]:
         """Words and width of each of the tables that embed the tokens, where these are not one table as wide as the stream."""
         return ()

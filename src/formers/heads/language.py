@@ -29,6 +29,10 @@ class LanguageModel(Head):
     def writes(self) -> bool:
         return True
 
+    @property
+    def ties(self) -> bool:
+        return self.tied
+
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
         assert vocab is not None
         head = TokenHead(sizes.dim, vocab, self.tied, scale, self.label_smoothing)

@@ -13,6 +13,7 @@ from formers.memory import NoMemory
 from formers.model.spec import Spec
 from formers.patterns import Causal, Full
 from formers.position import Grid
+from formers.residual import Reversible
 from formers.score import FixedSpan, NoScore
 
 FAR = 1 << 20
@@ -214,6 +215,28 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: (
             f"{type(s.score).__name__} says how far back is looked, and {type(s.pattern).__name__} looks ahead, too: "
             "use a causal pattern, or NoScore."
+        ),
+    ),
+    # Whatever else needs the states that reversibility frees is refused here, as adaptive depth will be.
+    Refusal(
+        lambda s: isinstance(s.residual, Reversible) and s.position.every_step,
+        lambda s: (
+            f"{type(s.position).__name__} positions are added at every step, and Reversible computes states back to which nothing is: "
+            "use positions that are added once, or norm=pre."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.residual, Reversible) and s.head.taps,
+        lambda s: (
+            f"the losses of a {type(s.head).__name__} head need the outputs of the layers in between, which Reversible frees: "
+            "use intermediate=none or the LanguageModel head, or norm=pre."
+        ),
+    ),
+    Refusal(
+        lambda s: s.head.ties and s.width != s.dim,
+        lambda s: (
+            f"streams that end with ends=concat are {s.width} wide, and a tied head has the embedding's dim={s.dim}: "
+            "use tied=False, or ends=mean."
         ),
     ),
     Refusal(

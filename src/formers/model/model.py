@@ -38,7 +38,7 @@ class Output:
     state: State | None = None
     """The detached, exact continuation."""
     hidden: Tensor | None = None
-    """(batch, length, dim), before the head."""
+    """(batch, length, dim), before the head; twice as wide where two streams end side by side."""
 
 
 # Wrappers such as DistributedDataParallel look for the tensors of an output.
@@ -58,7 +58,7 @@ class Model(nn.Module):
         self.labels: tuple[str, ...] | None = None
         self.auxiliary = None
         self.embedding = embedding(spec)
-        self.head = spec.head.build(spec.sizes, spec.vocab, spec.dim**-0.5 if spec.embedding_scale == "output" else 1.0)
+        self.head = spec.head.build(spec.head_sizes, spec.vocab, spec.dim**-0.5 if spec.embedding_scale == "output" else 1.0)
 
     def initial_state(self, batch: int) -> State:
         """The state of `batch` streams that have read nothing."""
@@ -80,7 +80,10 @@ class Model(nn.Module):
         self.spec, self.auxiliary = self.spec.deployed(), None
 
     def checkpointing(self, on: bool = True) -> None:
-        """Keeps only each block's input for the backward pass, which computes the rest again: less memory, more time, the same gradient."""
+        """Keeps only each block's input for the backward pass, which computes the rest again: less memory, more time, the same gradient.
+
+        A reversible stack keeps less than that anyhow, and is not changed by it.
+        """
         for module in self.modules():
             if isinstance(module, Stack):
                 module.checkpointing = on
@@ -175,7 +178,7 @@ class StackModel(Model):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.stack = Stack(spec)
-        self.auxiliary = spec.head.build_auxiliary(spec.sizes, spec.vocab)
+        self.auxiliary = spec.head.build_auxiliary(spec.head_sizes, spec.vocab)
 
     def forward(
         self,

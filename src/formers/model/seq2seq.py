@@ -24,7 +24,7 @@ class Seq2Seq(Model):
         self.source_embedding = None if shared else embedding(spec.encoder)
         self.encoder = Stack(spec.encoder)
         self.stack = Stack(spec)
-        self.auxiliary = spec.head.build_auxiliary(spec.sizes, spec.vocab)
+        self.auxiliary = spec.head.build_auxiliary(spec.head_sizes, spec.vocab)
 
     def encode(
         self, source: Tensor, source_mask: Tensor | None = None, watch: Watch | None = None, update: int | None = None

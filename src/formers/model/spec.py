@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -67,6 +68,16 @@ class Spec(Part):
             length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
             spread=self.spread, gain=self.residual.gain(self.depth.steps), initialisation=self.initialisation,
         )  # fmt: skip
+
+    @property
+    def width(self) -> int:
+        """The width of the hidden states that the stack gives to its head, or to a decoder."""
+        return self.residual.width(self.dim)
+
+    @property
+    def head_sizes(self) -> Sizes:
+        """The sizes that the head builds from: as wide as what it reads."""
+        return replace(self.sizes, dim=self.width)
 
     @property
     def spread(self) -> float:

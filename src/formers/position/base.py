@@ -10,9 +10,6 @@ from formers.core import Positions, Sizes, Slot
 class PositionModule(nn.Module):
     """Adds positions to a stream; this one adds nothing."""
 
-    every_step: bool = False
-    """Whether positions are added at every depth step, and not only before the first block."""
-
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
         """x (batch, length, dim) with its positions added, as the member does at depth step `step`."""
         return x
@@ -29,6 +26,11 @@ class Position(Slot):
     @property
     def bounded(self) -> bool:
         """Whether there is a table that ends at the training length, so that nothing longer can be read at all."""
+        return False
+
+    @property
+    def every_step(self) -> bool:
+        """Whether positions are added at every depth step, and not only before the first block."""
         return False
 
     def build(self, sizes: Sizes) -> PositionModule:

@@ -23,14 +23,16 @@ class PerLayer(Position):
     def bounded(self) -> bool:
         return True
 
+    @property
+    def every_step(self) -> bool:
+        return True
+
     def build(self, sizes: Sizes) -> PositionModule:
         return PerLayerModule(sizes)
 
 
 class PerLayerModule(PositionModule):
     """Adds row i of the step's table to the token at position i."""
-
-    every_step = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

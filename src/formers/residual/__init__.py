@@ -2,5 +2,6 @@
 
 from formers.residual.base import Bare, Residual
 from formers.residual.norm import PostNorm, PreNorm
+from formers.residual.reversible import Reversible
 
-__all__ = ["Bare", "PostNorm", "PreNorm", "Residual"]
+__all__ = ["Bare", "PostNorm", "PreNorm", "Residual", "Reversible"]

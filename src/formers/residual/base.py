@@ -42,6 +42,10 @@ class Residual(Slot):
         """What stands between the last block and the head."""
         return nn.Identity()
 
+    def width(self, dim: int) -> int:
+        """The width of what `final` gives to the head, or to a decoder."""
+        return dim
+
     def gain(self, steps: int) -> float:
         """The factor on the initial output projections of a stack of `steps` blocks."""
         return 1.0
