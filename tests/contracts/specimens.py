@@ -13,7 +13,7 @@ from formers import Model, Output, Spec, State
 from formers.attention import DotProduct, LowRank
 from formers.core import Part, Slot
 from formers.depth import Shared, Stacked
-from formers.feedforward import Dense, NoFeedForward
+from formers.feedforward import Chunked, Dense, NoFeedForward
 from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory, Recurrence
 from formers.patterns import (
@@ -32,7 +32,7 @@ from formers.patterns import (
     Strided,
     Summary,
 )
-from formers.position import Grid, Learned, NoPosition, PerLayer, Sinusoidal
+from formers.position import Axial, Grid, Learned, NoPosition, PerLayer, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm, Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
@@ -90,6 +90,7 @@ PATTERNS: dict[str, list[Pattern]] = {
 PARTS: dict[str, dict[str, list[Part]]] = {
     "position": {
         "NoPosition": [NoPosition()],
+        "Axial": [Axial(), Axial(shape=(7, 5), dims=(6, 10))],
         "Grid": [Grid(width=5), Grid(width=4, height=4, channels=2)],
         "Learned": [Learned()],
         "PerLayer": [PerLayer()],
@@ -125,12 +126,13 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             *(Dense(hidden=20, activation=name) for name in ("relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu")),
             Dense(hidden=20, dropout=0.1),
         ],
+        "Chunked": [Chunked(hidden=20, chunk=2), Chunked(hidden=20, activation="swiglu", dropout=0.1, chunk=4)],
     },
     "head": {
         "NoHead": [NoHead()],
-        "LanguageModel": [LanguageModel(), LanguageModel(tied=False, label_smoothing=0.1)],
-        "Auxiliary": [Auxiliary(), Auxiliary(intermediate="decay", targets=3, tied=False), Auxiliary(intermediate="none")],
-        "MaskedLM": [MaskedLM()],
+        "LanguageModel": [LanguageModel(), LanguageModel(tied=False, label_smoothing=0.1), LanguageModel(chunk=5, label_smoothing=0.1)],
+        "Auxiliary": [Auxiliary(), Auxiliary(intermediate="decay", targets=3, tied=False, chunk=4), Auxiliary(intermediate="none")],
+        "MaskedLM": [MaskedLM(), MaskedLM(tied=False, chunk=4)],
         "AdaptiveSoftmax": [
             AdaptiveSoftmax(cutoffs=()),
             AdaptiveSoftmax(cutoffs=(4, 7)),
@@ -161,6 +163,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "position": "learned", "norm": "post", "activation": "relu", "embedding_scale": "output", **TINY},
         {"vocab": VOCAB, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "position": "none", "head_dim": 3, "value_dim": 5, "activation": "swiglu", "tied": False, **TINY},
+        {"vocab": VOCAB, "position": "axial", "loss_chunk": 7, **TINY},
     ],
     "character-transformer": [
         {"vocab": VOCAB, **TINY},

@@ -13,7 +13,7 @@ from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, M
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, PerHead
-from formers.position import Grid, PerLayer
+from formers.position import Axial, Grid, PerLayer
 from formers.residual import Reversible
 from formers.score import DynamicSpan, Score, Span
 from helpers import refused
@@ -43,6 +43,9 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, extra=2), "extra=2"),
     (but(PLAIN, pattern=Causal() & BigBird(block=2)), "where a row ends"),
     (but(PLAIN, position=Grid(width=5, height=2)), "10 positions"),
+    (but(PLAIN, position=Axial(shape=(15, 17))), "255, fewer than length=256: give shape=(16, 16)"),
+    (but(PLAIN, position=Axial(dims=(6, 9))), "15 wide, and dim=16: give dims=(8, 8)"),
+    (but(PLAIN, position=Axial(), dim=1, heads=1), "dim=1"),
     (but(PAIR, encoder=but(PAIR.encoder, encoder=PAIR.encoder)), "two stacks"),
     (but(PAIR, encoder=but(PAIR.encoder, head=Classify(classes=2))), "NoHead"),
     (but(PAIR, head=Classify(classes=2)), "Classify"),
@@ -81,6 +84,8 @@ ALLOWED = [
     but(PAIR, head=AdaptiveSoftmax(cutoffs=(4,))),
     but(PLAIN, position=Grid(width=5)),
     but(PLAIN, position=Grid(width=4, height=2, channels=4), length=32),
+    but(PLAIN, position=Axial()),
+    but(PLAIN, position=Axial(shape=(2, 200), dims=(1, 15))),
     but(PLAIN, pattern=Full(), head=MaskedLM()),
     but(PLAIN, pattern=Full(), head=NoHead()),
     but(PLAIN, pattern=Full(), head=NoHead(), extra=2),

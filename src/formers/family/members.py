@@ -9,7 +9,16 @@ from typing import Any, NamedTuple, get_type_hints
 
 from formers.core import FormersError, nearest
 from formers.core.part import checked
-from formers.family import adaptive_span, bigbird, character_transformer, linformer, sparse_transformer, transformer, transformer_xl
+from formers.family import (
+    adaptive_span,
+    bigbird,
+    character_transformer,
+    linformer,
+    reformer,
+    sparse_transformer,
+    transformer,
+    transformer_xl,
+)
 from formers.model import Model, Spec, build
 
 
@@ -62,6 +71,17 @@ MEMBERS: dict[str, Member] = {
     ),
     "linformer": Member(linformer.linformer, {"base": linformer.BASE}, never=linformer.NEVER),
     "bigbird": Member(bigbird.bigbird, {"base": bigbird.BASE, "etc": bigbird.ETC}, bigbird.TRAINING),
+    "reformer": Member(
+        reformer.reformer,
+        {
+            "base": reformer.ENWIK8,
+            "ablation": reformer.ABLATION,
+            "trax": reformer.TRAX,
+            "imagenet64": reformer.IMAGENET64,
+            "wmt": reformer.WMT,
+        },
+        reformer.TRAINING,
+    ),
 }
 
 

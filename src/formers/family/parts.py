@@ -7,12 +7,14 @@ from typing import TypeVar
 from formers.core import FormersError, Slot, nearest
 from formers.heads import AdaptiveSoftmax, Head, LanguageModel
 from formers.heads.adaptive import chosen_cutoffs
-from formers.position import Learned, NoPosition, PerLayer, Position, Sinusoidal
+from formers.position import Axial, Learned, NoPosition, PerLayer, Position, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm, Residual, Reversible
 
 P = TypeVar("P", bound=Slot)
 
-POSITIONS: dict[str, Position] = {"sinusoidal": Sinusoidal(), "learned": Learned(), "per-layer": PerLayer(), "none": NoPosition()}
+POSITIONS: dict[str, Position] = {
+    "sinusoidal": Sinusoidal(), "learned": Learned(), "per-layer": PerLayer(), "axial": Axial(), "none": NoPosition(),
+}  # fmt: skip
 RESIDUALS: dict[str, Residual] = {"post": PostNorm(), "pre": PreNorm(), "bare": Bare(), "reversible": Reversible()}
 
 
@@ -26,16 +28,31 @@ def residual(word: str) -> Residual:
     return _named("norm", word, RESIDUALS)
 
 
-def words(vocab: int, cutoffs: tuple[int, ...] | None, division: int, tied: bool, label_smoothing: float = 0.0) -> Head:
-    """The head of a language model: an adaptive softmax with cutoffs, which are chosen where they are None; without any a full one."""
+def words(
+    vocab: int,
+    cutoffs: tuple[int, ...] | None,
+    division: int,
+    tied: bool,
+    label_smoothing: float = 0.0,
+    loss_chunk: int | None = None,
+) -> Head:
+    """The head of a language model: an adaptive softmax with cutoffs, which are chosen where they are None; without any a full one.
+
+    loss_chunk: the full one, whose logits are made for so many positions at a time in training.
+    """
+    if loss_chunk is not None and (cutoffs or division > 1):
+        other = f"cutoffs={list(cutoffs)}" if cutoffs else f"division={division}"
+        raise FormersError(
+            f"loss_chunk={loss_chunk} slices one softmax over all tokens, and {other} is of an adaptive one: leave one of them out."
+        )
     if cutoffs and label_smoothing:
         raise FormersError(f"label_smoothing={label_smoothing} has no meaning with cutoffs={list(cutoffs)}: leave one of them out.")
     if division > 1 and cutoffs == ():
         raise FormersError(f"division={division} is of the clusters that cutoffs make, and cutoffs=[] makes none: leave one of them out.")
     if cutoffs is None:
-        cutoffs = () if label_smoothing else chosen_cutoffs(vocab)
+        cutoffs = () if label_smoothing or loss_chunk else chosen_cutoffs(vocab)
     if not cutoffs:
-        return LanguageModel(tied=tied, label_smoothing=label_smoothing)
+        return LanguageModel(tied=tied, label_smoothing=label_smoothing, chunk=loss_chunk)
     return AdaptiveSoftmax(cutoffs=cutoffs, division=division, tied=tied, tied_projections="tails" if tied else "none")
 
 

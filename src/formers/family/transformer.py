@@ -113,6 +113,7 @@ def decoder(
     embedding_scale: str = "input",
     cutoffs: tuple[PositiveInt, ...] | None = None,
     division: PositiveInt = 1,
+    loss_chunk: PositiveInt | None = None,
 ) -> Spec:
     """The decoder alone: a language model that predicts each token from those before it."""
     return Spec(
@@ -120,5 +121,5 @@ def decoder(
         dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
         position=positions(position), pattern=Causal(), residual=residual(norm), depth=Stacked(layers=layers),
         feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
-        head=words(vocab, cutoffs, division, tied, label_smoothing),
+        head=words(vocab, cutoffs, division, tied, label_smoothing, loss_chunk),
     )  # fmt: skip

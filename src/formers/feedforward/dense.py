@@ -43,7 +43,21 @@ class Dense(FeedForward):
         return DenseFeedForward(sizes, self.hidden, self.activation, self.dropout)
 
 
-class DenseFeedForward(nn.Module):
+class Transition(nn.Module):
+    """A sublayer that treats each position alone."""
+
+    dropout: float
+
+    def compute(self, x: Tensor) -> Tensor:
+        """y (batch, length, dim) of x (batch, length, dim)."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
+        """y (batch, length, dim); nothing is left behind."""
+        return self.compute(x), None
+
+
+class DenseFeedForward(Transition):
     """f(x W_1 + b_1) W_2 + b_2."""
 
     def __init__(self, sizes: Sizes, hidden: int, activation: str, dropout: float) -> None:
@@ -55,13 +69,12 @@ class DenseFeedForward(nn.Module):
             draw(linear.weight, sizes.initialisation, gain)
             nn.init.zeros_(linear.bias)
 
-    def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
-        """y (batch, length, dim); nothing is left behind."""
+    def compute(self, x: Tensor) -> Tensor:
         inner = ACTIVATIONS[self.activation](self.into(x))
-        return self.out(dropped(inner, self.dropout, self.training)), None  # E9
+        return self.out(dropped(inner, self.dropout, self.training))  # E9
 
 
-class GatedFeedForward(nn.Module):
+class GatedFeedForward(Transition):
     """(silu(x W_g) * x W_1) W_2."""
 
     def __init__(self, sizes: Sizes, hidden: int, dropout: float) -> None:
@@ -73,10 +86,9 @@ class GatedFeedForward(nn.Module):
             draw(weight, sizes.initialisation)
         draw(self.out.weight, sizes.initialisation, sizes.gain)
 
-    def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
-        """y (batch, length, dim); nothing is left behind."""
+    def compute(self, x: Tensor) -> Tensor:
         gate, value = self.into(x).chunk(2, dim=-1)
-        return self.out(dropped(F.silu(gate) * value, self.dropout, self.training)), None  # E10
+        return self.out(dropped(F.silu(gate) * value, self.dropout, self.training))  # E10
 
 
 def dropped(inner: Tensor, rate: float, training: bool) -> Tensor:

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
-from formers.core import IGNORED, FormersError, Sizes
-from formers.heads.base import Embeds, Head, HeadModule, counted, mean, token_nats
+from formers.core import FormersError, Sizes
+from formers.heads.base import Embeds, Head, HeadModule, check_targets, counted, mean, no_class, token_nats
 
 FULL = 16_384
 """Up to so many words one softmax over all of them is as good."""
@@ -128,11 +128,7 @@ class AdaptiveHead(HeadModule):
         return torch.cat(found, dim=-1)
 
     def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
-        if targets.shape != hidden.shape[:-1] or targets.dtype != torch.int64:
-            raise FormersError(
-                f"targets are {targets.dtype} of shape {tuple(targets.shape)}: give int64 of shape {tuple(hidden.shape[:-1])}, "
-                "-100 = ignored."
-            )
+        check_targets(targets, hidden.shape[:-1])
         flat, goal = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
         first, frequent = goal, self.edges[1]
         for i, (start, stop) in enumerate(self.tails):
@@ -140,9 +136,7 @@ class AdaptiveHead(HeadModule):
         try:
             nats = token_nats(self._logits(0, flat, embedding), first)
         except FormersError:
-            vocab = self.edges[-1]
-            wrong = goal[(goal != IGNORED) & ((goal < 0) | (goal >= vocab))][0].item()
-            raise FormersError(f"target {wrong} is not a class: targets must be 0 ... {vocab - 1}, or -100 to ignore.") from None
+            raise no_class(goal, self.edges[-1]) from None
         for i, (start, stop) in enumerate(self.tails, 1):
             rows = among(goal, start, stop, self.edges[-1])
             # A cluster without targets is computed for no rows, so that its weights have a gradient of 0 and not none.

@@ -114,16 +114,26 @@ def mean(nats: Tensor, targets: Tensor) -> Tensor:
 
 def token_nats(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """-sum_c t_c log p_c of each target, 0 where it is -100; t is one-hot, smoothed towards uniform.  E15"""
-    if targets.shape != logits.shape[:-1] or targets.dtype != torch.int64:
-        raise FormersError(
-            f"targets are {targets.dtype} of shape {tuple(targets.shape)}: give int64 of shape {tuple(logits.shape[:-1])}, -100 = ignored."
-        )
+    check_targets(targets, logits.shape[:-1])
     flat, goal = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
     if flat.dtype in (torch.float16, torch.bfloat16):
         flat = flat.float()  # a sum over thousands of targets leaves their range or their precision
     try:
         nats = F.cross_entropy(flat, goal, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)  # E15
     except IndexError:
-        wrong = goal[(goal != IGNORED) & ((goal < 0) | (goal >= flat.shape[-1]))][0].item()
-        raise FormersError(f"target {wrong} is not a class: targets must be 0 ... {flat.shape[-1] - 1}, or -100 to ignore.") from None
+        raise no_class(goal, flat.shape[-1]) from None
     return nats.view(targets.shape)
+
+
+def check_targets(targets: Tensor, shape: Sequence[int]) -> None:
+    """Refuses targets that are not integers of a shape."""
+    if targets.shape != tuple(shape) or targets.dtype != torch.int64:
+        raise FormersError(
+            f"targets are {targets.dtype} of shape {tuple(targets.shape)}: give int64 of shape {tuple(shape)}, -100 = ignored."
+        )
+
+
+def no_class(targets: Tensor, classes: int) -> FormersError:
+    """The refusal of targets (n,) of which at least one is none of the classes."""
+    wrong = targets[(targets != IGNORED) & ((targets < 0) | (targets >= classes))][0].item()
+    return FormersError(f"target {wrong} is not a class: targets must be 0 ... {classes - 1}, or -100 to ignore.")

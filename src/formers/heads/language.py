@@ -4,6 +4,9 @@ logits = h E^T          E the embedding table (tied) or a matrix of its own     
 
 Padding has no token: positions that are not real count for no loss, and label smoothing spreads over real tokens only. Smoothing
 is for training; in evaluation the loss is the cross-entropy itself, which bits per byte and perplexity are made from.
+
+The logits of long rows, or of many tokens to choose from, can be the largest tensor of a training step. With `chunk` they are made
+for so many positions at a time (heads/chunked.py): the loss and its gradients are the same.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import Sizes
 from formers.heads.base import Embeds, Head, HeadModule, counted, cross_entropy, token_nats
+from formers.heads.chunked import chunked_cross_entropy, chunked_nats
 
 
 class LanguageModel(Head):
@@ -24,6 +28,8 @@ class LanguageModel(Head):
 
     tied: bool = True
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    chunk: PositiveInt | None = None
+    """For how many positions of the batch at a time logits are made where there are targets, and then none are given; None: for all."""
 
     @property
     def writes(self) -> bool:
@@ -35,7 +41,7 @@ class LanguageModel(Head):
 
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
         assert vocab is not None
-        head = TokenHead(sizes.dim, vocab, self.tied, scale, self.label_smoothing)
+        head = TokenHead(sizes.dim, vocab, self.tied, scale, self.label_smoothing, self.chunk)
         if head.weight is not None and sizes.initialisation == "fan-in":
             nn.init.zeros_(head.weight)  # every token is as likely as the others: the first loss is ln(vocab)
         return head
@@ -52,24 +58,36 @@ class MaskedLM(LanguageModel):
 class TokenHead(HeadModule):
     """Logits over the vocabulary and their cross-entropy."""
 
-    def __init__(self, dim: int, vocab: int, tied: bool, scale: float, smoothing: float) -> None:
+    def __init__(self, dim: int, vocab: int, tied: bool, scale: float, smoothing: float, chunk: int | None) -> None:
         super().__init__()
         self.weight = None if tied else nn.Parameter(torch.randn(vocab, dim) * dim**-0.5)
         self.scale = scale if tied else 1.0
-        self.smoothing = smoothing
+        self.smoothing, self.chunk = smoothing, chunk
 
-    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        logits = self._logits(hidden, embedding)
+    def forward(
+        self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """Logits (batch, length, vocab), and with targets their loss; with targets and a chunk the loss alone."""
         if targets is None:
-            return logits, {}
-        targets = counted(targets, mask)
-        return logits, {"cross_entropy": cross_entropy(logits, targets, self.smoothing if self.training else 0.0)}
+            return self._logits(hidden, embedding), {}
+        targets, smoothing = counted(targets, mask), self.smoothing if self.training else 0.0
+        if self.chunk is not None:
+            loss = chunked_cross_entropy(hidden, self._table(embedding), targets, self.scale, smoothing, self.chunk)
+            return None, {"cross_entropy": loss}
+        logits = self._logits(hidden, embedding)
+        return logits, {"cross_entropy": cross_entropy(logits, targets, smoothing)}
 
     def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+        if self.chunk is not None:
+            return chunked_nats(hidden, self._table(embedding), targets, self.scale, 0.0, self.chunk)
         return token_nats(self._logits(hidden, embedding), targets)
 
-    def _logits(self, hidden: Tensor, embedding: Embeds) -> Tensor:
+    def _table(self, embedding: Embeds) -> Tensor:
+        """The matrix (vocab, dim) that logits are made with."""
         weight = embedding.weight if self.weight is None else self.weight
         assert weight is not None
-        logits = F.linear(hidden, weight)  # E16
+        return weight
+
+    def _logits(self, hidden: Tensor, embedding: Embeds) -> Tensor:
+        logits = F.linear(hidden, self._table(embedding))  # E16
         return logits * self.scale if self.scale != 1.0 else logits

@@ -12,7 +12,8 @@ from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, No
 from formers.memory import NoMemory
 from formers.model.spec import Spec
 from formers.patterns import Causal, Full
-from formers.position import Grid
+from formers.position import Axial, Grid
+from formers.position.axial import near_square
 from formers.residual import Reversible
 from formers.score import FixedSpan, NoScore
 
@@ -72,6 +73,24 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: isinstance(s.position, Grid) and s.position.cells not in (None, s.length),
         lambda s: f"{_grid(s)} does not match length={s.length}: leave out length, or height.",
+    ),
+    Refusal(
+        lambda s: isinstance(s.position, Axial) and s.position.places(s.length) < s.length,
+        lambda s: (
+            f"axial positions of shape={_axial(s).shape} are {_axial(s).places(s.length)}, fewer than length={s.length}: "
+            f"give shape={near_square(s.length)}, leave shape out, or use a smaller length."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.position, Axial) and s.position.dims is not None and sum(s.position.dims) != s.dim,
+        lambda s: (
+            f"axial positions of dims={_axial(s).dims} are {sum(_axial(s).widths(s.dim))} wide, and dim={s.dim}: "
+            f"give dims={Axial().widths(s.dim)}, or leave dims out."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.position, Axial) and s.dim < 2,
+        lambda s: f"axial positions share dim={s.dim} between a row and a column: give a dim of at least 2, or use position=learned.",
     ),
     Refusal(
         lambda s: s.pattern.heads not in (None, s.heads),
@@ -285,6 +304,12 @@ def _span(spec: Spec) -> FixedSpan:
     """The score of a spec that is known to have spans."""
     assert isinstance(spec.score, FixedSpan)
     return spec.score
+
+
+def _axial(spec: Spec) -> Axial:
+    """The positions of a spec that are known to be axial."""
+    assert isinstance(spec.position, Axial)
+    return spec.position
 
 
 def _grid(spec: Spec) -> str:

@@ -29,8 +29,8 @@ class Output:
     """What a forward pass gives."""
 
     logits: Tensor | None
-    """(batch, length, vocab), or (batch, classes); None without a head, and from an adaptive softmax that was given targets, which
-    computes only what their loss needs. Without targets that gives log-probabilities, which are logits, too."""
+    """(batch, length, vocab), or (batch, classes); None without a head, and, where targets are given, from an adaptive softmax and
+    from a head with a chunk, which compute only what their loss needs. The former's are log-probabilities, which are logits, too."""
     loss: Tensor | None
     """The sum of `losses`; None without targets."""
     losses: dict[str, Tensor] = field(default_factory=dict)

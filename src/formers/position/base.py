@@ -25,8 +25,12 @@ class Position(Slot):
 
     @property
     def bounded(self) -> bool:
-        """Whether there is a table that ends at the training length, so that nothing longer can be read at all."""
+        """Whether there is a table that ends, at the training length or not far behind it, so that nothing longer can be read at all."""
         return False
+
+    def places(self, length: int) -> int:
+        """Where it is bounded, how many positions it has vectors for at a training length."""
+        return length
 
     @property
     def every_step(self) -> bool:

@@ -163,5 +163,6 @@ def _refuse(asked: Protocol, kind: Kind, spec: Spec) -> None:
     window = asked.attention_length if asked.attention_length is not None else asked.segment
     if window == 0:
         raise FormersError("attention_length=0 is a window of no tokens: give at least 1.")
-    if window is not None and spec.position.bounded and window > spec.length:
-        raise FormersError(f"{what}={window} does not fit the learned positions, whose table has length={spec.length}: use less.")
+    ends = spec.position.places(spec.length)
+    if window is not None and spec.position.bounded and window > ends:
+        raise FormersError(f"{what}={window} does not fit the learned positions, whose table has length={ends}: use less.")

@@ -13,6 +13,7 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from formers.core import IGNORED
@@ -25,6 +26,8 @@ from formers.patterns import Local
 from formers.score import Relative
 
 Figures = dict[str, float | int | str]
+FEW = 1024
+"""For so many targets at a time logits are made that a head has left out."""
 
 SPACE = np.zeros(256, dtype=bool)
 SPACE[list(b" \t\n\r\v\f")] = True
@@ -193,12 +196,14 @@ class HitScore(Score):
 
     extra = ("right",)
 
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
     def judge(self, targets: Tensor, out: Output) -> None:
         super().judge(targets, out)
-        assert out.logits is not None
         counted = targets != IGNORED
-        best = out.logits[counted.to(out.logits.device)].argmax(dim=-1)
-        self.sums["right"] += int((best.cpu() == targets[counted]).sum())
+        self.sums["right"] += int((likeliest(self.model, out, counted) == targets[counted]).sum())
 
     def further(self) -> Figures:
         return {"accuracy": self.sums["right"] / self.sums["targets"]}
@@ -209,8 +214,8 @@ class MaskedScore(HitScore):
 
     rows = None
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        super().__init__()
+    def __init__(self, model: Model, tokenizer: Tokenizer | None) -> None:
+        super().__init__(model)
         self.bytes = isinstance(tokenizer, Bytes)
 
     def further(self) -> Figures:
@@ -239,10 +244,10 @@ class LastWordScore(Score):
 
     def judge(self, targets: Tensor, out: Output) -> None:
         super().judge(targets, out)
-        # An adaptive softmax that has targets makes no logits.
-        logits = self.model.head(out.hidden, self.model.embedding, None, None)[0] if out.logits is None else out.logits
         counted = targets != IGNORED
-        right = ((logits.argmax(dim=-1).cpu() == targets) | ~counted).all(dim=1)
+        right = ~counted
+        right[counted] = likeliest(self.model, out, counted) == targets[counted]
+        right = right.all(dim=1)
         self.sums["right"] += int((right & counted.any(dim=1)).sum())
 
     def further(self) -> Figures:
@@ -264,10 +269,19 @@ def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None) -> Sco
     if isinstance(batches, Rows):
         return RowScore()
     if isinstance(head, MaskedLM):
-        return MaskedScore(tokenizer)
+        return MaskedScore(model, tokenizer)
     if isinstance(head, Classify):
-        return HitScore()
+        return HitScore(model)
     return TextScore(tokenizer, model.spec) if head.writes else Score()
+
+
+def likeliest(model: Model, out: Output, counted: Tensor) -> Tensor:
+    """The likeliest class (n,) of each of the n targets that count, on the CPU; logits that a head has not made, a few at a time."""
+    if out.logits is not None:
+        return out.logits[counted.to(out.logits.device)].argmax(dim=-1).cpu()
+    assert out.hidden is not None
+    few = torch.split(out.hidden[counted.to(out.hidden.device)], FEW)
+    return torch.cat([model.head(hidden[None], model.embedding, None, None)[0][0].argmax(dim=-1) for hidden in few]).cpu()
 
 
 def sight(spec: Spec, continues: bool) -> list[str]:

@@ -195,6 +195,6 @@ def _refuse_long(spec: Spec, tokenizer: Tokenizer, data: Examples) -> None:
         return
     pairs = [two for part in data.parts.values() for two in (part.longest if isinstance(part, NumberPairs) else part)]
     longest = max(max(len(tokenizer.encode(source)), len(tokenizer.encode(target)) + 1) for source, target in pairs)
-    if longest > spec.length:
+    if longest > spec.position.places(spec.length):
         name = data.parts.name
         raise FormersError(f"{name} has texts of up to {longest} tokens, more than length={spec.length}: use --set length={longest}.")

@@ -1,0 +1,181 @@
+"""The Reformer (Kitaev et al., 2020): LSH attention, reversible layers and chunking, for long rows in little memory.
+
+Ours is the paper's: keys are queries of length 1, the scale 1/sqrt(d_h) stands behind that, a pair that meets in several rounds counts once,
+and a query sees its own bucket only. With whole buckets (reach "bucket", the default) nothing later changes anything earlier; reach "chunk"
+is the paper's. The codes of others by their options: `reach="chunk", across_buckets=True, duplicates=True, wrap="rounds"` is
+reformer-pytorch's LSH attention; with `scaled=False, ends="concat", tied=False` it is that of trax and transformers.
+
+Equations E90-E98; docs/reformer.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
+
+from formers.attention import LSH, Attention, ByLayer, DotProduct, SharedQK
+from formers.core import FormersError
+from formers.depth import Stacked
+from formers.family.parts import position as positions
+from formers.family.parts import residual
+from formers.feedforward import Chunked, Dense
+from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.model import Spec
+from formers.patterns import Alternate, Blocks, Causal, Full, Local, Pattern
+from formers.position import Axial, Position
+from formers.residual import Residual, Reversible
+
+# The paper's enwik8-64K (section 5): 12 layers, 1.19 bits per byte after 20,000 steps. It names neither chunk nor rounds for it:
+# the chunk is ours, and 8 rounds came near full attention (figure 4). The slices of feed-forward and loss change no number.
+ENWIK8: dict[str, Any] = {
+    "dim": 1024, "heads": 8, "layers": 12, "hidden": 4096, "length": 65_536, "rounds": 8, "chunk": 64, "reach": "chunk", "dropout": 0.1,
+    "activation": "relu", "ff_chunk": 2048, "loss_chunk": 8192,
+}  # fmt: skip
+# Its ablations: three layers of the same.
+ABLATION: dict[str, Any] = {**ENWIK8, "layers": 3, "dropout": 0.0}
+# The authors' code for enwik8 (trax, reformer_enwik8.gin, "if more memory is available"): three local layers to one of LSH, and its own
+# conventions. The public weights of transformers have these sizes, and 4 rounds.
+TRAX: dict[str, Any] = {
+    **ENWIK8, "head_dim": 128, "attention": ("local", "local", "lsh", "local"), "local_chunk": 128, "chunk": 256, "buckets": 512, "rounds": 2,
+    "across_buckets": True, "duplicates": True, "wrap": "rounds", "scaled": False, "ends": "concat", "tied": False, "embedding_scale": "none",
+    "shape": (128, 512), "dims": (256, 768), "dropout": 0.2, "attention_dropout": 0.2,
+}  # fmt: skip
+# Its images of 64 x 64 pixels as rows of 12,288 bytes (trax, reformer_imagenet64.gin). There positions have three axes, here a row and a
+# place in it.
+IMAGENET64: dict[str, Any] = {
+    **ENWIK8, "head_dim": 64, "layers": 6, "length": 12_288, "shape": (64, 192), "dims": (384, 640), "rounds": 2, "chunk": 128, "buckets": 192,
+    "dropout": 0.0, "attention_dropout": 0.2, "activation": "gelu-tanh",
+}  # fmt: skip
+# Its translation (section 5, and trax, reformer_wmt_ende.gin): the base model of 2017 with reversible layers. Sentences are short: no LSH.
+WMT: dict[str, Any] = {
+    "dim": 512, "heads": 8, "layers": 6, "decoder_layers": 6, "hidden": 2048, "length": 512, "attention": ("separate",), "dropout": 0.1,
+    "position": "sinusoidal", "activation": "relu",
+}  # fmt: skip
+
+# Adafactor in the paper, Adam in trax, whose peak is d^-0.5 w^-0.5 (twice that for translation).
+_TRAX: dict[str, Any] = {"batch": 8, "schedule": "inverse-sqrt", "warmup": 2000, "learning_rate": (1024 * 2000) ** -0.5, "weight_decay": 0.0}
+TRAINING: dict[str, dict[str, Any]] = {
+    "": {"batch": 8, "learning_rate": 2e-3},
+    **dict.fromkeys(("base", "ablation", "trax"), _TRAX),
+    "imagenet64": {**_TRAX, "warmup": 8000, "learning_rate": (1024 * 8000) ** -0.5},
+    "wmt": {**_TRAX, "batch": 256, "warmup": 8000, "learning_rate": 2 * (512 * 8000) ** -0.5},
+}
+
+Word = Literal["lsh", "local", "full", "separate"]
+"""The attention of a layer: by hashing; over the own chunk of positions and the one before; over all pairs with queries as keys; or over
+all pairs with keys of their own."""
+
+
+def listed(words: Any) -> Any:
+    """The words of a text "local,lsh", as the command line gives them; anything else as it is."""
+    return tuple(word.strip() for word in words.split(",")) if isinstance(words, str) else words
+
+
+def reformer(
+    *,
+    vocab: PositiveInt | None = None,
+    features: PositiveInt | None = None,
+    classes: PositiveInt | None = None,
+    pool: str = "mean",
+    causal: bool | None = None,
+    decoder_layers: NonNegativeInt = 0,
+    dim: PositiveInt = 128,
+    heads: PositiveInt = 4,
+    head_dim: PositiveInt | None = None,
+    value_dim: PositiveInt | None = None,
+    layers: PositiveInt = 4,
+    hidden: PositiveInt | None = None,
+    length: PositiveInt = 512,
+    attention: Annotated[tuple[Word, ...], BeforeValidator(listed)] = ("lsh",),
+    rounds: PositiveInt = 2,
+    evaluation_rounds: PositiveInt | None = None,
+    chunk: PositiveInt | None = None,
+    buckets: PositiveInt | tuple[PositiveInt, ...] | None = None,
+    reach: Literal["chunk", "bucket"] = "bucket",
+    duplicates: bool = False,
+    across_buckets: bool = False,
+    itself: Literal["alone", "always"] = "alone",
+    wrap: Literal["round", "rounds"] = "round",
+    scaled: bool = True,
+    hash_seed: int = 0,
+    local_chunk: PositiveInt | None = None,
+    ff_chunk: PositiveInt | None = None,
+    loss_chunk: PositiveInt | None = None,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    norm: str = "reversible",
+    ends: Literal["mean", "concat", "sum"] | None = None,
+    position: str = "axial",
+    shape: tuple[PositiveInt, PositiveInt] | None = None,
+    dims: tuple[PositiveInt, PositiveInt] | None = None,
+    activation: str = "gelu",
+    tied: bool = True,
+    embedding_scale: str = "input",
+) -> Spec:
+    """LSH attention in reversible layers: a language model, an encoder (causal=False, or with `classes`), or with `decoder_layers` both.
+
+    `attention` names that of each layer in turn, as in local,lsh. The chunk is 64 unless given, or the length where that is less, and so
+    is the local chunk. Positions are axial, of a shape that the length decides unless `shape` does. `hash_seed` draws the rotations.
+    `ff_chunk` and `loss_chunk` are the tokens for which hidden activations and logits are there at once.
+    """
+    causal = not (classes or decoder_layers) if causal is None else causal
+    if decoder_layers and (causal or classes is not None):
+        given = "causal=True" if causal else f"classes={classes}"
+        raise FormersError(f"{given} and decoder_layers={decoder_layers} are two things to do: give one of them.")
+    if not attention:
+        raise FormersError("attention=[] leaves layers without any: name at least one, as in attention=lsh or attention=local,lsh.")
+    chunk = chunk or min(64, length)
+    lsh = LSH(
+        rounds=rounds, chunk=chunk, buckets=buckets, reach=reach, duplicates=duplicates, across_buckets=across_buckets, itself=itself,
+        wrap=wrap, scaled=scaled, evaluation_rounds=evaluation_rounds, seed=hash_seed,
+    )  # fmt: skip
+    plain = DotProduct(bias=False)
+    kinds: dict[str, Attention] = {"lsh": lsh, "local": plain, "full": SharedQK(scaled=scaled), "separate": plain}
+    everything, near = whom(causal, local_chunk or chunk)
+    seen = [near if word == "local" else everything for word in attention]
+    common: dict[str, Any] = dict(
+        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout, attention_dropout=attention_dropout,
+        embedding_scale=embedding_scale, position=placed(position, shape, dims), residual=joined(norm, ends),
+        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation)
+        if ff_chunk is None
+        else Chunked(hidden=hidden or 4 * dim, activation=activation, chunk=ff_chunk),
+    )  # fmt: skip
+    reads: dict[str, Any] = dict(
+        attention=kinds[attention[0]] if len(set(attention)) == 1 else ByLayer(*(kinds[word] for word in attention)),
+        pattern=seen[0] if len(set(seen)) == 1 else Alternate(*seen), depth=Stacked(layers=layers),
+    )  # fmt: skip
+    if not decoder_layers:
+        head = LanguageModel if causal else MaskedLM
+        made = head(tied=tied, chunk=loss_chunk) if classes is None else Classify(classes=classes, pool=pool)
+        return Spec(name="reformer", vocab=vocab, features=features, head=made, **reads, **common)
+    # LSH has no cross-attention, and what is written is short beside what is read.
+    writes: dict[str, Any] = dict(attention=plain, pattern=Causal(), depth=Stacked(layers=decoder_layers))
+    encoder = Spec(name="reformer's encoder", features=features, head=NoHead(), **reads, **common)
+    return Spec(name="reformer", vocab=vocab, encoder=encoder, head=LanguageModel(tied=tied, chunk=loss_chunk), **writes, **common)
+
+
+def whom(causal: bool, chunk: int) -> tuple[Pattern, Pattern]:
+    """Whom a token sees in a layer over everything, and in a local one: the own chunk of positions and the one before, or those near."""
+    if causal:
+        return Causal(), Blocks(query=chunk, memory=chunk)
+    return Full(), Local(window=chunk, causal=False)
+
+
+def placed(word: str, shape: tuple[int, int] | None, dims: tuple[int, int] | None) -> Position:
+    """The positions of a word, axial ones of a shape."""
+    if word == "axial":
+        return Axial(shape=shape, dims=dims)
+    for name, value in (("shape", shape), ("dims", dims)):
+        if value is not None:
+            raise FormersError(f"{name}={list(value)} is of axial positions: leave it out of position={word}.")
+    return positions(word)
+
+
+def joined(word: str, ends: Literal["mean", "concat", "sum"] | None) -> Residual:
+    """The residual of a word, a reversible one with its end."""
+    if ends is None:
+        return residual(word)
+    if word != "reversible":
+        raise FormersError(f"ends={ends} says how two reversible streams become one: leave it out of norm={word}.")
+    return Reversible(ends=ends)

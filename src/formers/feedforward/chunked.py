@@ -1,0 +1,49 @@
+"""The feed-forward network of long rows, a slice at a time (Kitaev et al., 2020, section 3).
+
+FFN(x) = [FFN(x_0 ... x_c-1); FFN(x_c ... x_2c-1); ...]        c positions at a time        E96
+
+Each position is treated alone, so that the answer is that of E9 and E10. The hidden activations, which are several times as wide as
+the stream, live for one slice at a time, in the backward pass, too: it computes those of each slice once more, a third more work.
+"""
+
+from __future__ import annotations
+
+from pydantic import PositiveInt
+from torch import Tensor
+
+from formers.core import Sizes, Stream
+from formers.core.slices import by_slices
+from formers.feedforward.dense import Dense, DenseFeedForward, GatedFeedForward, Transition
+
+
+class Chunked(Dense):
+    """What Dense computes, with its weights, `chunk` tokens of every row at a time."""
+
+    chunk: PositiveInt = 1024
+
+    def build(self, sizes: Sizes) -> Sliced:
+        module = (
+            SlicedGated(sizes, self.hidden, self.dropout)
+            if self.activation == "swiglu"
+            else SlicedDense(sizes, self.hidden, self.activation, self.dropout)
+        )
+        module.chunk = self.chunk
+        return module
+
+
+class Sliced(Transition):
+    """A transition that is computed slice by slice along the length."""
+
+    chunk: int
+    """How many tokens of every row at a time; who slices rows himself gives it no more than that."""
+
+    def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
+        return by_slices(self.compute, (x,), self.chunk, dim=1, draws=self.training and self.dropout > 0), None  # E96
+
+
+class SlicedDense(Sliced, DenseFeedForward):
+    """f(x W_1 + b_1) W_2 + b_2, slice by slice."""
+
+
+class SlicedGated(Sliced, GatedFeedForward):
+    """(silu(x W_g) * x W_1) W_2, slice by slice."""

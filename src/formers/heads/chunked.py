@@ -1,0 +1,113 @@
+"""The loss of tokens without the logits of all of them at once (after Kitaev et al., 2020, section 3, who take the loss in chunks).
+
+L       = 1/|C| sum_i in C -t_i . log p_i       p_i = softmax(s h_i E^T), t_i the smoothed target of E15
+dL/dh_i = s/|C| (p_i - t_i) E                   i in C, else 0
+dL/dE   = s/|C| sum_i in C (p_i - t_i)^T h_i                                                E97
+
+The logits of a slice make its part of the loss and at once, while they are there, its part of both gradients. So nothing is computed
+twice, and the backward pass only multiplies what it finds. Beside a slice's logits there are the gradients, as large as h and E.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from formers.core import IGNORED
+from formers.core.slices import by_slices
+from formers.heads.base import check_targets, mean, no_class, token_nats
+
+
+def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, smoothing: float, chunk: int) -> Tensor:
+    """The mean loss of targets (...) by hidden (..., dim) and weight (vocab, dim), over those that are not -100; 0 if none counts."""
+    check_targets(targets, hidden.shape[:-1])
+    if not torch.is_grad_enabled() or not (hidden.requires_grad or weight.requires_grad):
+        return mean(chunked_nats(hidden, weight, targets, scale, smoothing, chunk), targets)
+    device = hidden.device.type
+    kind = hidden.dtype
+    if torch.is_autocast_enabled(device) and kind != torch.float64:
+        kind = torch.get_autocast_dtype(device)
+    flat, goal = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    loss: Tensor = _Loss.apply(flat, weight, goal, scale, smoothing, chunk, kind)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def chunked_nats(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, smoothing: float, chunk: int) -> Tensor:
+    """What `token_nats` gives for targets (...), by slices."""
+    check_targets(targets, hidden.shape[:-1])
+
+    def nats(few: Tensor, goal: Tensor) -> Tensor:
+        logits = F.linear(few, weight)
+        return token_nats(logits * scale if scale != 1.0 else logits, goal, smoothing)
+
+    return by_slices(nats, (hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)), chunk).view(targets.shape)
+
+
+class _Loss(torch.autograd.Function):
+    """The mean loss of hidden (n, dim), with products in the precision `kind`, sums in 32 bits or more, and its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, smoothing: float, chunk: int, kind: torch.dtype
+    ) -> Tensor:
+        wide = torch.promote_types(kind, torch.float32)
+        by_hidden, by_weight = ctx.needs_input_grad[:2]
+        to_hidden = torch.empty_like(hidden) if by_hidden else hidden.new_empty(0)
+        to_weight = torch.zeros_like(weight, dtype=wide) if by_weight else weight.new_empty(0)
+        nats = []
+        # Its own casts, and not autocast's: that would keep a copy of the table that was made without gradients for who needs them.
+        with torch.autocast(hidden.device.type, enabled=False):
+            table = weight.to(kind)
+            for start in range(0, len(hidden), chunk):
+                few, goal = hidden[start : start + chunk].to(kind), targets[start : start + chunk]
+                logits = F.linear(few, table)
+                scores = torch.log_softmax(logits.mul_(scale) if scale != 1.0 else logits, dim=-1, dtype=wide)
+                del logits
+                nats.append(_nats(scores, goal, smoothing))
+                error = _error(scores, goal, smoothing).to(kind)
+                del scores
+                if by_hidden:
+                    to_hidden[start : start + chunk] = error @ table  # E97
+                if by_weight and kind == wide:
+                    to_weight.addmm_(error.T, few)  # E97
+                elif by_weight:
+                    to_weight += error.T @ few  # E97
+                del error
+        count = (targets != IGNORED).sum().clamp(min=1)
+        ctx.save_for_backward(to_hidden, to_weight, count)
+        ctx.scale, ctx.kind = scale, weight.dtype
+        return torch.cat(nats).sum() / count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        to_hidden, to_weight, count = ctx.saved_tensors
+        by_hidden, by_weight = ctx.needs_input_grad[:2]
+        # Divided only here: in 16 bits the errors of many targets would else be too small to be told from 0.
+        rate = slope * ctx.scale / count
+        return to_hidden * rate if by_hidden else None, (to_weight * rate).to(ctx.kind) if by_weight else None, *[None] * 5
+
+
+def _nats(scores: Tensor, goal: Tensor, smoothing: float) -> Tensor:
+    """-t . log p of each target (n,), by log p (n, vocab); 0 where it is -100."""
+    try:
+        nats = F.nll_loss(scores, goal, ignore_index=IGNORED, reduction="none")
+    except IndexError:
+        raise no_class(goal, scores.shape[-1]) from None
+    if not smoothing:
+        return nats
+    return (1 - smoothing) * nats - smoothing * scores.mean(dim=-1).masked_fill(goal == IGNORED, 0.0)
+
+
+def _error(scores: Tensor, goal: Tensor, smoothing: float) -> Tensor:
+    """p - t (n, vocab), 0 where the target is -100, in place of log p."""
+    error = scores.exp_()
+    if smoothing:
+        error -= smoothing / scores.shape[-1]
+    ignored = (goal == IGNORED)[:, None]
+    error.scatter_add_(1, goal[:, None].clamp(min=0), torch.full_like(ignored, smoothing - 1.0, dtype=error.dtype))
+    return error.masked_fill_(ignored, 0.0)

@@ -1,0 +1,80 @@
+"""Axial positions: a vector for each row and each column of a grid, one behind the other (the Reformer's code; after Ho et al., 2019).
+
+x_i <- x_i + [A_{floor(i/n2)} ; B_{i mod n2}]        A in R^{n1 x d1}, B in R^{n2 x d2}, d1 + d2 = d        E98
+
+A learned table of 65,536 positions has 65,536 vectors; two of 256 x 256 have 512, of half the width, and each is met often. The length
+decides the shape unless one gives it: nearly square, with as few positions too many as can be.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from formers.core import FormersError, Positions, Range, Sizes
+from formers.position.base import Position, PositionModule
+
+
+class Axial(Position):
+    """Learned vectors of a row and of a column, one behind the other, added once; positions beyond the grid are refused."""
+
+    shape: tuple[PositiveInt, PositiveInt] | None = None
+    """Rows and columns, n1 x n2; unless given, they follow from the training length."""
+    dims: tuple[PositiveInt, PositiveInt] | None = None
+    """The widths of a row's and of a column's vector, which sum to dim; halves unless given."""
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    def places(self, length: int) -> int:
+        return math.prod(self.shape or near_square(length))
+
+    def widths(self, dim: int) -> tuple[int, int]:
+        """d1 and d2 of a model."""
+        return self.dims or (dim // 2, dim - dim // 2)
+
+    def build(self, sizes: Sizes) -> PositionModule:
+        return AxialModule(sizes, self.shape or near_square(sizes.length), self.widths(sizes.dim))
+
+
+def near_square(length: int) -> tuple[int, int]:
+    """Rows n1 and columns n2 >= n1 of a grid for a length: of those up to about 1 x 4 the one with the fewest cells, then the squarest."""
+    root = math.isqrt(length)
+    grids = [(rows, -(-length // rows)) for rows in range(root, max(root // 2, 1) - 1, -1)]
+    return min(grids, key=lambda grid: (math.prod(grid), grid[1] - grid[0]))
+
+
+class AxialModule(PositionModule):
+    """Adds the vectors of its row and its column, one behind the other, to each token."""
+
+    def __init__(self, sizes: Sizes, shape: tuple[int, int], dims: tuple[int, int]) -> None:
+        super().__init__()
+        self.row = nn.Parameter(torch.randn(shape[0], dims[0]) * sizes.spread)
+        self.column = nn.Parameter(torch.randn(shape[1], dims[1]) * sizes.spread)
+
+    def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
+        rows, columns = len(self.row), len(self.column)
+        if positions.stop > rows * columns:
+            shape = near_square(positions.stop)
+            raise FormersError(
+                f"{positions.stop} tokens do not fit the axial positions, of which {rows} x {columns} are {rows * columns}: "
+                f"give fewer tokens, train with a larger length or with shape=({shape[0]}, {shape[1]}), or use position=sinusoidal."
+            )
+        if isinstance(positions, Range) and positions.length >= columns:
+            return x + self._whole(positions)
+        i = positions.tensor(x.device).clamp(min=0)
+        return x + torch.cat([F.embedding(i // columns, self.row), F.embedding(i % columns, self.column)], dim=-1)  # E98
+
+    def _whole(self, positions: Range) -> Tensor:
+        """The vectors (length, dim) of a long range: whole rows, cut off at both ends, so that their gradient is a sum and no scatter."""
+        columns = len(self.column)
+        first, last = positions.start // columns, -(-positions.stop // columns)
+        row = self.row[first:last, None].expand(-1, columns, -1)
+        column = self.column.expand(last - first, -1, -1)
+        grid = torch.cat([row, column], dim=-1).flatten(0, 1)  # E98
+        return grid[positions.start - first * columns :][: positions.length]
