@@ -13,6 +13,7 @@ def gradients(kind: str, accumulate: int, out: str, how: list[str]) -> None:
     """Writes the gradients of the first step of a small training, or of one half-way, by whichever processes there are."""
     from safetensors.torch import save_file
 
+    from formers.depth import Shared
     from formers.model import build
     from formers.training.config import Settings
     from formers.training.distributed import join, world
@@ -21,13 +22,18 @@ def gradients(kind: str, accumulate: int, out: str, how: list[str]) -> None:
 
     torch.set_num_threads(1)
     member, data = kind.split(":", 1)
-    options = dict(dim=16, heads=2, layers=2, length=16, dropout=0.0)
+    options: dict[str, object] = dict(dim=16, heads=2, layers=2, length=16, dropout=0.0)
     place = world()
     join(place, torch.device("cpu"))
+    if "reversible" in how:
+        options["norm"] = "reversible"
     task = prepare(member, data, None, options)
+    spec = task.spec
+    if "reversible" in how and spec.encoder is not None:
+        spec = spec.replace(encoder=spec.encoder.replace(depth=Shared(layers=3)))  # whose gradients are sums over steps
     torch.manual_seed(0)
     settings = Settings(batch=7, accumulate=accumulate, checkpoint="checkpoint" in how, clip=1e9, learning_rate=1e-9, steps=2)
-    loop = Loop(build(task.spec).train(), task, settings, place, step=int("half" in how))
+    loop = Loop(build(spec).train(), task, settings, place, step=int("half" in how))
     done = loop.learn(loop.pieces())
     if place.first:
         grads = {name: p.grad.contiguous() for name, p in loop.model.named_parameters() if p.grad is not None}

@@ -221,6 +221,19 @@ def test_more_budget_goes_on_as_if_it_had_been_given_at_once(text, tmp_path):
     assert json.loads((tmp_path / "parts" / "run.json").read_text())["settings"]["steps"] == 9
 
 
+def test_a_reversible_stack_learns_and_goes_on_bit_for_bit(text, tmp_path):
+    options = {**TINY, "norm": "reversible", "layers": 2, "dropout": 0.1, "schedule": "constant", "warmup": 0, "learning_rate": 0.01}
+    formers.train("decoder", text, tmp_path / "whole", steps=12, **options)
+    formers.train("decoder", text, tmp_path / "parts", steps=5, **options)
+    formers.resume(tmp_path / "parts", steps=12, quiet=True)
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+    losses = [line["loss"] for line in metrics(tmp_path / "parts") if "norm" in line]
+    assert losses[-1] < 0.7 * losses[0]
+    loaded = formers.load(tmp_path / "parts")
+    assert loaded.spec.residual == formers.residual.Reversible()
+    assert formers.generate(loaded, "abc", max_new_tokens=4, temperature=0)
+
+
 @pytest.mark.parametrize("how", [{"optimizer": "momentum", "momentum": 0.99}, {"optimizer": "adagrad", "clip_each": 0.03}], ids=str)
 def test_every_optimiser_goes_on_bit_for_bit(how, text, tmp_path):
     options = {**TINY, "dropout": 0.1, "schedule": "constant", "warmup": 0, "learning_rate": 0.01, **how}

@@ -134,11 +134,17 @@ class Costs:
         watch = Watch(only="executors")
         live = Live()
         self.model.train()
-        self.model.zero_grad()
         memory = self._memory()
-        with live, counting() as counter:
-            out = self.model(**inputs, targets=targets, watch=watch, **memory)  # it lives on, as in training
-            forward, activations = Step(*_by_part(counter), watch.notes), live.now
+        # Memory and FLOPs are two runs: the hooks of the counter hold on to graphs that would be freed, as those of reversible stacks.
+        self.model.zero_grad()
+        with live:
+            out = self.model(**inputs, targets=targets, **memory)  # it lives on, as in training
+            activations = live.now
+            out.loss.backward()
+        self.model.zero_grad()
+        with counting() as counter:
+            out = self.model(**inputs, targets=targets, watch=watch, **memory)
+            forward = Step(*_by_part(counter), watch.notes)
             out.loss.backward()
         return Training(forward, counter.get_total_flops(), activations, live.peak)
 
