@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from formers.attention.numbered import Numbered
 from formers.attention.request import Request
 from formers.attention.tiles import EMPTY, LOG2E, SHUT, TILE, Place, Shape, Tile, Tiles, tiles, units, wide
 from formers.core import Range
@@ -179,27 +179,7 @@ def backward(
     return dq, dk, dv
 
 
-class Numbered:
-    """Patterns by number, because the operations of torch take numbers and no patterns."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[Pattern, int] = {}
-        self.patterns: list[Pattern] = []
-        self.lock = Lock()
-
-    def number(self, pattern: Pattern) -> int:
-        """The number of a pattern."""
-        with self.lock:
-            if pattern not in self.numbers:
-                self.numbers[pattern] = len(self.patterns)
-                self.patterns.append(pattern)
-            return self.numbers[pattern]
-
-    def __getitem__(self, number: int) -> Pattern:
-        return self.patterns[number]
-
-
-PATTERNS = Numbered()
+PATTERNS: Numbered[Pattern] = Numbered()
 
 # As operations of torch they are one thing to whoever looks on from outside: those who count costs on tensors without numbers, or profile.
 NAMES = "int pattern, float scale, float dropout, int seed"
