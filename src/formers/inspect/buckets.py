@@ -100,6 +100,8 @@ class Buckets:
 def buckets_of(model: Model, tokens: Tensor, name: str = "") -> Buckets:
     """The buckets of one row of tokens (1, length), as a model has them in evaluation."""
     name = name or model.spec.name or "this model"
+    if model.spec.encoder is not None:
+        raise FormersError(f"{name} reads a source and writes a target, and buckets are drawn of one text: use a member with one stack.")
     if not isinstance(model, StackModel) or not any(isinstance(kind, LSH) for kind in model.spec.attention.kinds):
         raise FormersError(f"{name} has no LSH attention, so that nothing has buckets: use a reformer, or attention=LSH() in a spec.")
     if not 1 <= tokens.shape[1] <= TOKENS:
