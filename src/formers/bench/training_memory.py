@@ -22,7 +22,7 @@ from formers.core.memory import give_back
 from formers.family import spec as member_spec
 from formers.inspect.curves import Curve, Panel
 from formers.inspect.parameters import weightless
-from formers.model import Spec, StackModel, build
+from formers.model import Spec, build
 from formers.residual import PreNorm, Reversible
 
 Way = Literal["plain", "checkpointing", "reversible"]
@@ -92,6 +92,8 @@ def row_of(way: Way, member: str, options: Mapping[str, Any], depth: int, length
 def spec_of(way: Way, member: str, options: Mapping[str, Any], depth: int, length: int) -> Spec:
     """A member of the bench's sizes whose layers join the stream in a way."""
     made = member_spec(member, preset=None, **{**_sizes(member), **options, "layers": depth, "length": length})
+    if made.encoder is not None or made.vocab is None or not made.head.streams:
+        raise FormersError(f"a step of {member} is measured on one text, and it predicts no token of one: use decoder or reformer.")
     if way == "reversible":
         return made if isinstance(made.residual, Reversible) else made.replace(residual=Reversible())
     return made.replace(residual=PreNorm())
@@ -102,8 +104,7 @@ def fresh_step(way: Way, member: str, options: Mapping[str, Any], depth: int, le
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = build(spec_of(way, member, options, depth, length)).train()
-    if not isinstance(model, StackModel) or model.spec.vocab is None or not model.spec.head.streams:
-        raise FormersError(f"{member} with {dict(options)} predicts no token of one text: choose a member that does, such as decoder.")
+    assert model.spec.vocab is not None
     if way == "checkpointing":
         model.checkpointing()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)

@@ -250,7 +250,7 @@ def memory(
     Depths are compared at the first --length, 1024 unless given, and lengths at the last --depth, 6 unless given.
     """
     check_suffix(out, (".png", ".svg"))
-    from formers.bench.training_memory import LIMITS, WAYS, bench_memory, caption, check_memory, panels
+    from formers.bench.training_memory import DEPTHS, LENGTHS, LIMITS, WAYS, bench_memory, caption, check_memory, panels
     from formers.core import FormersError, nearest
     from formers.inspect import draw_curves, save_panels
 
@@ -259,12 +259,12 @@ def memory(
     for word in way or []:
         if word not in WAYS:
             raise FormersError(f"--way {word} is unknown: {nearest(word, WAYS)}")
+    if out is not None and max(len(set(depth or DEPTHS)), len(set(length or LENGTHS))) < 2:
+        raise FormersError(f"{out.name!r} would show one depth and one length: give --depth or --length at least twice.")
     ways: list[Way] = [known for known in WAYS if way is None or known in way]
     results = check_memory() if check else bench_memory(member, parse_set(set_ or []), depth or (), length or (), ways)
     drawn = [] if check else panels(results)
     if out is not None:
-        if not drawn:
-            raise FormersError(f"{out.name!r} would show one depth and one length: give --depth or --length at least twice.")
         wrote(save_panels(drawn, out, caption(results)), json)
     if json:
         _end(results, LIMITS if check else {}, check, json)
