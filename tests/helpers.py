@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from formers import FormersError
+from formers.inspect.cost import Live
 
 EXACT = 1e-10
 """How far two float64 ways to compute one thing may be apart."""
@@ -41,3 +42,14 @@ def gradients(y: Tensor, inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """The gradients of a fixed, uneven weighting of y by inputs; 0 where y does not depend on one."""
     weight = torch.linspace(-1.0, 1.0, y.numel(), dtype=y.dtype).sin().view(y.shape)
     return torch.autograd.grad((y * weight).sum(), list(inputs), allow_unused=True, materialize_grads=True)
+
+
+class Largest(Live):
+    """Counts as `Live` does, and keeps the size of the largest tensor that is made within it, in bytes."""
+
+    largest = 0
+
+    def _meet(self, given: object, made: bool) -> None:
+        super()._meet(given, made)
+        if made and isinstance(given, Tensor):
+            self.largest = max(self.largest, given.untyped_storage().nbytes())

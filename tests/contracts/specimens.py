@@ -10,7 +10,7 @@ from torch import Tensor
 
 import formers
 from formers import Model, Output, Spec, State
-from formers.attention import DotProduct, LowRank
+from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Part, Slot
 from formers.depth import Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward
@@ -104,6 +104,15 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             *(LowRank(rank=12, sharing=sharing, projection="conv") for sharing in ("none", "headwise", "key-value", "layerwise")),
             LowRank(rank=9, sharing="headwise", bias=False),
         ],
+        "SharedQK": [SharedQK(), SharedQK(scaled=False, bias=True)],
+        "LSH": [  # chunks and buckets so small that the rows that are swept have several
+            LSH(chunk=2, buckets=4),
+            LSH(chunk=3, rounds=3, buckets=(2, 2), duplicates=True, itself="always", bias=True),
+            LSH(chunk=2, buckets=4, reach="chunk"),
+            LSH(chunk=2, buckets=2, reach="chunk", across_buckets=True, duplicates=True, wrap="rounds", scaled=False, evaluation_rounds=3),
+            LSH(chunk=1, reach="chunk", look_back=2, look_ahead=1, seed=5),
+        ],
+        "ByLayer": [ByLayer(DotProduct(bias=False), LSH(chunk=2, buckets=4)), ByLayer(LSH(chunk=2, buckets=2), SharedQK())],
     },
     "score": {
         "NoScore": [NoScore()],
@@ -205,6 +214,26 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "block": 2, "window": 1, "extra": 2, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "decoder_layers": 1, "block": 2, "window": 1, "global_blocks": 1, "extra": 1, "norm": "post", **TINY},
         {"features": 4, "classes": 3, "block": 2, "random_blocks": 0, "position": "none", **TINY},
+    ],
+    "reformer": [  # those that reach by chunk are encoders: the contracts of causal members hold for whole buckets
+        {"vocab": VOCAB, "chunk": 4, "buckets": 4, **TINY},
+        {"vocab": VOCAB, "attention": ("local", "lsh"), "chunk": 4, "buckets": (2, 2), "rounds": 3, "head_dim": 3, "value_dim": 5, **TINY},
+        {
+            "vocab": VOCAB,
+            "chunk": 2,
+            "buckets": 2,
+            "ends": "concat",
+            "tied": False,
+            "ff_chunk": 5,
+            "loss_chunk": 7,
+            "duplicates": True,
+            **TINY,
+        },
+        {"vocab": VOCAB, "attention": ("full", "separate"), "norm": "pre", "position": "learned", "scaled": False, **TINY},
+        {"vocab": VOCAB, "causal": False, "chunk": 3, "buckets": 4, "reach": "chunk", "attention": ("lsh", "local"), **TINY},
+        {"vocab": VOCAB, "classes": 3, "chunk": 3, "reach": "chunk", "across_buckets": True, "duplicates": True, "wrap": "rounds", **TINY},
+        {"features": 4, "classes": 3, "chunk": 4, "buckets": 4, "position": "none", "norm": "post", **TINY},
+        {"vocab": VOCAB, "decoder_layers": 1, "chunk": 2, "buckets": 2, "ends": "sum", **TINY},
     ],
 }
 

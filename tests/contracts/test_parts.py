@@ -10,7 +10,7 @@ import torch
 
 from contracts.specimens import CAUSAL, SPECIMENS, VOCAB, parts, slots, subject
 from formers import Spec
-from formers.attention import LowRank
+from formers.attention import LSH, LowRank
 from formers.core import Part, Range, Stream
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense
@@ -26,8 +26,9 @@ SWEPT = pytest.mark.parametrize(("slot", "part"), parts(), ids=lambda p: p if is
 
 
 def with_part(slot: str, part: Part) -> Spec:
-    """A decoder with the part in its slot, or an encoder where it heads one or cannot be causal."""
-    for_encoders = (isinstance(part, Head) and not part.writes) or isinstance(part, LowRank)
+    """A decoder with the part in its slot, or an encoder where it heads one or cannot be causal, or moves what earlier tokens see."""
+    moves = isinstance(part, LSH) and part.reach == "chunk"
+    for_encoders = (isinstance(part, Head) and not part.writes) or isinstance(part, LowRank) or moves
     spec = (ENCODER if for_encoders else DECODER).model_copy(update={slot: part})
     if isinstance(part, Residual) and part.width(spec.dim) != spec.dim:
         return spec.model_copy(update={"head": LanguageModel(tied=False)})

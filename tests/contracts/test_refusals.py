@@ -7,20 +7,23 @@ import torch
 
 import formers
 from formers import Spec
-from formers.attention import LowRank
+from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Sizes
+from formers.depth import Shared
 from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, PerHead
-from formers.position import Axial, Grid, PerLayer
+from formers.position import Axial, Grid, NoPosition, PerLayer
 from formers.residual import Reversible
-from formers.score import DynamicSpan, Score, Span
+from formers.score import DynamicSpan, Relative, Score, Span
 from helpers import refused
 
 PLAIN = formers.spec("decoder", vocab=10, dim=16, heads=2, layers=1)
 PAIR = formers.spec("transformer", vocab=10, dim=16, heads=2, layers=1)
 PAST = formers.spec("transformer-xl", vocab=10, dim=16, heads=2, layers=1)
+HASHED = formers.spec("reformer", vocab=10, dim=16, heads=2, layers=2, length=32, chunk=8)
+TURNS = formers.spec("reformer", vocab=10, dim=16, heads=2, layers=2, length=32, chunk=8, attention=("local", "lsh"))
 LOW = formers.spec("linformer", vocab=10, dim=16, heads=2, layers=1, length=8, rank=4)
 
 
@@ -75,6 +78,21 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, residual=Reversible(ends="concat"), head=AdaptiveSoftmax(cutoffs=(4,), division=2, tied=False)), "32 wide"),
     (but(PAIR, encoder=but(PAIR.encoder, residual=Reversible(), position=PerLayer())), "PerLayer"),
     (but(PLAIN, score=DynamicSpan(span=9), pattern=Full(), head=MaskedLM()), "DynamicSpan"),
+    (but(HASHED, pattern=Local(window=3)), "LSH attention finds the keys"),
+    (but(HASHED, pattern=TURNS.pattern), "the pattern Alternate"),
+    (but(TURNS, pattern=Alternate(Causal(), Local(window=3))), "DotProduct"),
+    (but(HASHED, attention=SharedQK(), pattern=Local(window=3)), "SharedQK attention"),
+    (but(HASHED, score=Relative()), "Relative is a term"),
+    (but(TURNS, score=Span(span=9)), "Span is a term"),
+    (but(HASHED, memory=Recurrence(length=8), position=NoPosition()), "NoMemory and a longer row"),
+    (but(PAIR, attention=LSH(chunk=8)), "LSH attention has no cross-attention"),
+    (but(PAIR, attention=ByLayer(DotProduct(), SharedQK())), "SharedQK attention has no cross-attention"),
+    (but(HASHED, pattern=Full(), head=MaskedLM(), extra=2), "extra=0"),
+    (but(HASHED, attention=LSH(chunk=33)), "chunk=33 is longer than the row of length=32"),
+    (but(TURNS, attention=ByLayer(DotProduct(), LSH(chunk=64))), "chunk=64"),
+    (but(PAIR, encoder=but(PAIR.encoder, attention=LSH(chunk=999))), "chunk=999"),
+    (but(TURNS, depth=Shared(layers=2)), "one shared block"),
+    (but(LOW, attention=ByLayer(LowRank(rank=4), DotProduct())), "LowRank attention shares"),
 ]
 ALLOWED = [
     PLAIN,
@@ -106,6 +124,11 @@ ALLOWED = [
     PAST,
     but(PAST, score=Span(span=9), memory=Recurrence(length=9)),
     but(PLAIN, score=Span(span=9)),
+    HASHED,
+    TURNS,
+    but(HASHED, attention=LSH(chunk=32)),
+    but(HASHED, depth=Shared(layers=2)),
+    but(PAIR, encoder=but(PAIR.encoder, attention=LSH(chunk=8))),
 ]
 
 

@@ -66,7 +66,7 @@ def test_an_empty_prompt_starts_from_nothing():
     assert formers.generate(model, "", max_new_tokens=0) == ""
 
 
-@pytest.mark.parametrize("position", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "axial"])
 def test_beyond_the_training_length_the_window_slides_and_says_so(position, caplog):
     model = formers.create("decoder", vocab=VOCAB, length=8, position=position, **SMALL)
     with caplog.at_level(logging.WARNING):

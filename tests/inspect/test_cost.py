@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import formers
 from formers.bench.explain import allocated, measured, predicted
+from formers.feedforward import Chunked
 from formers.inspect.cost import Costs, allowed_share, example
 from formers.patterns import Causal, Fixed, Local, Strided
 from formers.position import sinusoid
@@ -134,6 +135,14 @@ def test_real_runs_of_a_linformer_agree(options):
         found = measured(model, 2, n)
         for what, figure in predicted(costs, n).items():
             assert figure == pytest.approx(found[what], rel=NEAR), (n, what)
+
+
+def test_real_runs_by_slices_agree():
+    spec = formers.spec("decoder", **SIZES, loss_chunk=100).replace(feedforward=Chunked(hidden=F, activation="gelu", chunk=60))
+    costs, model = Costs(spec, 2), formers.build(spec)
+    found = measured(model, 2, 256)
+    for what, figure in predicted(costs, 256).items():
+        assert figure == pytest.approx(found[what], rel=NEAR), what
 
 
 def test_fixed_memory_is_that_of_real_weights_and_their_optimiser():

@@ -73,7 +73,7 @@ class _Loss(torch.autograd.Function):
                 if by_hidden:
                     to_hidden[start : start + chunk] = error @ table  # E97
                 if by_weight and kind == wide:
-                    to_weight.addmm_(error.T, few)  # E97
+                    torch.addmm(to_weight, error.T, few, out=to_weight)  # E97
                 elif by_weight:
                     to_weight += error.T @ few  # E97
                 del error

@@ -43,10 +43,9 @@ class Axial(Position):
 
 
 def near_square(length: int) -> tuple[int, int]:
-    """Rows n1 and columns n2 >= n1 of a grid for a length: of those up to about 1 x 4 the one with the fewest cells, then the squarest."""
-    root = math.isqrt(length)
-    grids = [(rows, -(-length // rows)) for rows in range(root, max(root // 2, 1) - 1, -1)]
-    return min(grids, key=lambda grid: (math.prod(grid), grid[1] - grid[0]))
+    """Rows n1 and columns n2, n1 <= n2 <= 4 n1, of a grid for a length: that with the fewest cells, and of several the squarest."""
+    grids = [(rows, columns) for rows in range(math.isqrt(length), 0, -1) if (columns := -(-length // rows)) <= 4 * rows]
+    return min(grids, key=lambda grid: (math.prod(grid), grid[1]))
 
 
 class AxialModule(PositionModule):
