@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Ends = Callable[[Tensor, Tensor], Tensor]
 Pair = tuple[Tensor, Tensor]
-TIDY = 8
+TIDY = 4
 """After so many half steps freed memory is given back: gradients of weights lie scattered among it, and glibc would let it grow."""
 
 
