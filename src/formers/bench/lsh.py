@@ -18,6 +18,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -95,7 +96,7 @@ def crossover(costs: dict[int, dict[str, float]]) -> int | None:
     points = [(math.log(n), math.log(cost["all_pairs"] / cost["lsh"])) for n, cost in sorted(costs.items())]
     if points[0][1] >= 0:
         return round(math.exp(points[0][0]))
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         if y0 < 0 <= y1:
             return round(math.exp(x0 + (x1 - x0) * -y0 / (y1 - y0)))
     return None
@@ -174,7 +175,7 @@ def lucid_reformer() -> nn.Module:
 
 def _pass(model: nn.Module, loss: Callable[[], Tensor]) -> None:
     model.zero_grad()
-    loss().backward()
+    loss().backward()  # type: ignore[no-untyped-call]
 
 
 def _installed(package: str) -> bool:
