@@ -10,35 +10,29 @@ backward pass computes weights again as exp(score - l), and keeps nothing but l 
 from __future__ import annotations
 
 import itertools
-import math
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
 
 from formers.attention.blocked import LARGE_TILE, merge
+from formers.attention.hashed_tiles import Work, pairs, tiles_of
 from formers.attention.hashing import Hashed
-from formers.attention.lanes import Lane, Run, lanes, sort_out
+from formers.attention.lanes import Lane, lanes, sort_out
 from formers.attention.meetings import Rules
 from formers.attention.numbered import Numbered
+from formers.attention.room import Room
 from formers.attention.tiles import EMPTY, LOG2E, SHUT, wide
-from formers.core.random import fresh, generator
-from formers.core.tables import kept
+from formers.core.random import fresh
 
 RULES: Numbered[Rules] = Numbered()
-PAIRS = 1 << 16
+PAIRS = 1 << 17
 """Pairs of a tile on a CPU, for each of its threads."""
 SMALL = 60.0
 """Scores between this and its opposite, as logarithms to base 2, have powers whose sums and products stay in range."""
 TINY = 1e-37
 """Stands for a sum of nothing."""
-MOST = 1 << 26
-"""Bytes of room that are kept from one pass to the next, at the most."""
-KEPT = threading.local()
 
 
 def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, real: Tensor | None, dropout: float) -> Tensor:
@@ -51,24 +45,6 @@ def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, rea
     return out
 
 
-class Work(NamedTuple):
-    """What both directions share."""
-
-    rules: Rules
-    dtype: torch.dtype
-    """What is computed in: half precision is widened, a row of a head at a time."""
-    limit: int
-    """Pairs of a tile."""
-    scale: float
-    dropout: float
-    seed: int
-
-    def kept(self, s: Tensor, *tile: int) -> Tensor:
-        """1/(1 - dropout) for the weights s of a tile that are kept, 0 for the others: the same in both directions."""
-        keyed = generator(self.seed, *tile, device=s.device)
-        return torch.empty_like(s).bernoulli_(1.0 - self.dropout, generator=keyed).mul_(1.0 / (1.0 - self.dropout))
-
-
 class Row(NamedTuple):
     """A head of a row."""
 
@@ -79,7 +55,8 @@ class Row(NamedTuple):
     v: Tensor
     small: bool
     """Whether no score is so large or so little that its power of 2 leaves the numbers there are: then no largest one is looked for."""
-    index: tuple[int, int]
+    head: tuple[int, int]
+    """The row, and which of its heads."""
 
 
 class Back(NamedTuple):
@@ -96,80 +73,6 @@ class Back(NamedTuple):
     dv: Tensor
 
 
-class Numbers(NamedTuple):
-    """What a test compares, for a tile."""
-
-    kind: str
-    marks: Tensor
-    """(chunks, keys, 1)"""
-    first: Tensor | None
-    """(chunks, 1, m)"""
-    second: Tensor | None
-
-
-class Tile(NamedTuple):
-    """A few chunks of queries of a run, and a part of the keys that they look at."""
-
-    queries: tuple[Tensor, ...]
-    """Of what belongs to queries, (chunks, m, width) each."""
-    keys: tuple[Tensor, ...]
-    """Of what belongs to keys, (chunks, keys, width) each."""
-    summed: tuple[tuple[Tensor, ...], ...]
-    """Of what is added up for keys, their chunks one by one, since those of neighbours overlap: (chunks, m, width) each."""
-    tests: tuple[Numbers, ...]
-    fixed: Tensor | None
-    """1 or 0 for the pairs of a chunk with itself, where that is among the part."""
-    own: slice
-    """Where."""
-    merges: bool
-    """Whether another part of the keys of these queries came before."""
-    number: int
-
-
-class Room:
-    """Room for what tiles, lanes and rows compute, which they use one after the other.
-
-    What a pass has used the next one of the thread finds again, unless it is much: pages that are new cost more than what is done there.
-    """
-
-    def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
-        self.like, self.dtype = like, dtype
-        self.held: dict[str, Tensor] = {}
-
-    @classmethod
-    @contextmanager
-    def of(cls, like: Tensor, work: Work) -> Iterator[Room]:
-        """The room of a pass."""
-        rooms: dict[Any, Room] = KEPT.__dict__.setdefault("rooms", {})
-        which = (like.device, work.dtype)
-        usual = not isinstance(like, FakeTensor) and not torch.is_inference_mode_enabled()
-        room = rooms.pop(which, None) if usual else None
-        room = cls(like.new_empty(0), work.dtype) if room is None else room
-        yield room
-        if usual and sum(x.nbytes for x in room.held.values()) <= MOST:
-            rooms[which] = room
-
-    def take(self, name: str, *shape: int) -> Tensor:
-        """Room of a shape, in which anything may stand."""
-        size = math.prod(shape)
-        held = self.held.get(name)
-        if held is None or held.numel() < size:
-            held = self.held[name] = self.like.new_empty(size, dtype=self.dtype)
-        return held[:size].view(shape)
-
-    def rows(self, name: str, x: Tensor, which: Tensor) -> Tensor:
-        """The rows of x (n, width) that are named."""
-        return torch.index_select(x, 0, which, out=self.take(name, len(which), x.shape[1]))
-
-    def zeros(self, name: str, like: Tensor) -> Tensor:
-        """Zeros of the shape of another tensor."""
-        return self.take(name, *like.shape).zero_()
-
-    def product(self, name: str, a: Tensor, b: Tensor | float) -> Tensor:
-        """a b, of the shape of a."""
-        return torch.mul(a, b, out=self.take(name, *a.shape))  # type: ignore[arg-type]
-
-
 def forward(
     q: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, rules: int, scale: float, dropout: float, seed: int
 ) -> tuple[Tensor, Tensor]:
@@ -179,7 +82,7 @@ def forward(
     make = torch.empty_like if real is None else torch.zeros_like
     out, lse = make(v, memory_format=torch.contiguous_format), q.new_full((batch, heads, n), EMPTY, dtype=work.dtype)
     places = found.place.long()
-    with torch.autocast(q.device.type, enabled=False), Room.of(q, work) as room:
+    with torch.autocast(q.device.type, enabled=False), Room.of(q, work.dtype) as room:
         for index, count in _rows(real, batch, heads, n):
             row = _row(q, v, index, count, work, room)
             y = sums = row.v
@@ -205,7 +108,7 @@ def backward(
     make = torch.empty_like if real is None else torch.zeros_like
     dq, dv = (make(x, memory_format=torch.contiguous_format) for x in (q, v))
     places = found.place.long()
-    with torch.autocast(q.device.type, enabled=False), Room.of(q, work) as room:
+    with torch.autocast(q.device.type, enabled=False), Room.of(q, work.dtype) as room:
         for index, count in _rows(real, batch, heads, n):
             row = _row(q, v, index, count, work, room)
             given, sums = g[index][:count].to(work.dtype), lse[index][:count, None]
@@ -248,93 +151,6 @@ def _row(q: Tensor, v: Tensor, index: tuple[int, int], count: int, work: Work, r
     return Row(q, squares.clamp(min=TINY).rsqrt_(), v, bool(squares.max().sqrt_() <= SMALL), index)
 
 
-@kept(64)
-def _fixed(m: int, causal: bool, alone: bool, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """1 where keys of a chunk (m, m queries) are met by queries of the same, within buckets, else 0; None where all are."""
-    with torch.inference_mode(False):
-        key, query = torch.arange(m, device=device)[:, None], torch.arange(m, device=device)
-        if causal:
-            return (key < query if alone else key <= query).to(dtype)
-        return (key != query).to(dtype) if alone else None
-
-
-def _windows(x: Tensor, lane: Lane, run: Run, part: tuple[int, int], m: int) -> Tensor:
-    """The keys (chunks, keys, width) of a run's part, as a view of x (places, width)."""
-    step, (first, width) = x.stride(0), part
-    start = (lane.before + run.start + first) * m * step
-    return x.as_strided((run.chunks, width * m, x.shape[1]), (m * step, step, 1), x.storage_offset() + start)
-
-
-def _chunks(x: Tensor, run: Run, m: int) -> Tensor:
-    """The queries (chunks, m, width) of a run, as a view of x (tokens, width)."""
-    return x[run.start * m : (run.start + run.chunks) * m].view(run.chunks, m, x.shape[1])
-
-
-def _tiles(lane: Lane, work: Work, queries: Sequence[Tensor], keys: Sequence[Tensor], summed: Sequence[Tensor] = ()) -> Iterator[Tile]:
-    """The tiles of a lane, with views of what belongs to its queries and to its keys, (tokens or places, width) each."""
-    m, number, rules = work.rules.chunk, 0, work.rules
-    fixed = None if rules.across_buckets else _fixed(m, rules.causal, rules.itself == "alone", work.dtype, lane.queries.device)
-    for run in lane.runs:
-        for merges, part in enumerate(run.parts):
-            each = max(1, work.limit // (m * m * part[1]))
-
-            def of_queries(x: Tensor, run: Run = run, each: int = each) -> Sequence[Tensor]:
-                return _chunks(x, run, m).split(each)
-
-            def of_keys(x: Tensor, part: tuple[int, int] = part, run: Run = run, each: int = each) -> Sequence[Tensor]:
-                return _windows(x, lane, run, part, m).split(each)
-
-            tests = [
-                (
-                    test.kind,
-                    of_keys(test.marks[:, None]),
-                    *(None if x is None else [y.mT for y in of_queries(x[:, None])] for x in (test.first, test.second)),
-                )
-                for test in lane.tests
-            ]
-            these, those = [of_queries(x) for x in queries], [of_keys(x) for x in keys]
-            ones = [[of_keys(x, (part[0] + w, 1)) for w in range(part[1])] for x in summed]
-            among = part[0] <= 0 < sum(part)
-            for i in range(-(-run.chunks // each)):
-                numbers = tuple(Numbers(k, a[i], None if b is None else b[i], None if c is None else c[i]) for k, a, b, c in tests)
-                yield Tile(
-                    tuple(x[i] for x in these), tuple(x[i] for x in those), tuple(tuple(y[i] for y in x) for x in ones),
-                    numbers, fixed if among else None, slice(-part[0] * m, (1 - part[0]) * m), merges > 0, number,
-                )  # fmt: skip
-                number += 1
-
-
-def _passes(test: Numbers, out: Tensor, other: Tensor) -> Tensor:
-    """1 where a pair passes a test, else 0: marks are whole numbers, so that differences tell it, which is faster than comparisons."""
-    kind, marks, first, second = test
-    if kind == "apart":
-        assert first is not None
-        return torch.sub(marks, first, out=out).abs_().clamp_(max=1.0)
-    if kind == "outside":
-        assert first is not None
-        assert second is not None
-        torch.maximum(torch.sub(first, marks, out=out), torch.sub(marks, second, out=other), out=out)
-        return out.clamp_(0.0, 1.0)
-    if first is not None:
-        torch.sub(marks, first, out=out)
-    if second is not None:
-        torch.sub(second, marks, out=out if first is None else other)
-    if first is not None and second is not None:
-        torch.minimum(out, other, out=out)
-    return out.clamp_(0.0, 1.0)
-
-
-def _pairs(tile: Tile, like: Tensor, room: Room) -> Tensor:
-    """1 for the pairs of a tile (chunks, keys, queries) that count, else 0."""
-    counts, other = room.take("counts", *like.shape), room.take("other", *like.shape)
-    _passes(tile.tests[0], counts, other)
-    if tile.fixed is not None:
-        counts[:, tile.own].mul_(tile.fixed)
-    for test in tile.tests[1:]:
-        counts.mul_(_passes(test, room.take("more", *like.shape), other))
-    return counts
-
-
 class Order(NamedTuple):
     """The vectors of a row in the order of a lane."""
 
@@ -354,10 +170,10 @@ def _forward(row: Row, lane: Lane, work: Work, room: Room, r: int) -> tuple[Tens
     """The output (tokens, value_dim) of a lane in its order, and the logarithms of its sums (tokens, 1)."""
     q, k, v = Order.of(row, lane, room, work.rules.chunk)
     out, lse = room.take("out", len(q), v.shape[1]), room.take("lse", len(q), 1)
-    for tile in _tiles(lane, work, (q, out, lse), (k, v)):
+    for tile in tiles_of(lane, work, (q, out, lse), (k, v)):
         (queries, y, sums), (keys, values) = tile.queries, tile.keys
         s = torch.bmm(keys, queries.mT, out=room.take("s", len(keys), keys.shape[1], queries.shape[1]))
-        counts = _pairs(tile, s, room)
+        counts = pairs(tile, s, room)
         if row.small:
             total = s.exp2_().mul_(counts).sum(dim=1, keepdim=True)
         else:
@@ -365,7 +181,7 @@ def _forward(row: Row, lane: Lane, work: Work, room: Room, r: int) -> tuple[Tens
             top = s.amax(dim=1, keepdim=True).clamp_(min=EMPTY)
             total = s.sub_(top).exp2_().sum(dim=1, keepdim=True)
         if work.dropout:
-            s.mul_(work.kept(s, *row.index, r, tile.number))
+            s.mul_(work.kept(s, *row.head, r, tile.number))
         if row.small:  # sums are divided by when all are there
             if tile.merges:
                 y.baddbmm_(s.mT, values)
@@ -393,18 +209,18 @@ def _backward(row: Row, back: Back, lane: Lane, work: Work, room: Room, r: int, 
     q, k, v = Order.of(row, lane, room, m)
     g, d, lse = room.rows("g", back.g, lane.queries), room.rows("d", back.d, lane.queries), room.rows("lse", back.lse, lane.queries)
     dq, dk, dv = room.zeros("dq", q), room.zeros("dk", k), room.zeros("dv", v)
-    for tile in _tiles(lane, work, (q, g, d, lse, dq), (k, v), (dk, dv)):
+    for tile in tiles_of(lane, work, (q, g, d, lse, dq), (k, v), (dk, dv)):
         (queries, slopes, along, sums, queries_slope), (keys, values) = tile.queries, tile.keys
         shape = (len(keys), keys.shape[1], queries.shape[1])
         s, dp = room.take("s", *shape), room.take("dp", *shape)
         torch.bmm(keys, queries.mT, out=s)
         if not row.small:
             s.sub_(sums.mT).clamp_(max=0.0)  # of pairs that do not count it may be anything
-        s.exp2_().mul_(_pairs(tile, s, room))
+        s.exp2_().mul_(pairs(tile, s, room))
         torch.bmm(values, slopes.mT, out=dp)
         weights = s
         if work.dropout:
-            weights = work.kept(s, *row.index, r, tile.number)
+            weights = work.kept(s, *row.head, r, tile.number)
             dp.mul_(weights)
             weights.mul_(s)
         dp.sub_(along.mT).mul_(s)
@@ -459,5 +275,5 @@ def flops(shapes: tuple[tuple[int, ...], ...], rounds: int, rules: int, products
     (batch, heads, n, width), value, rule = shapes[0], shapes[1][3], RULES[rules]
     back, ahead = (1, 0 if rule.causal else 1) if rule.reach == "bucket" else (rule.look_back, rule.look_ahead)
     chunks = -(-n // rule.chunk)
-    pairs = rounds * chunks * rule.chunk**2 * min(chunks, 1 + back + ahead)
-    return 2 * batch * heads * pairs * (products[0] * width + products[1] * value)
+    count = rounds * chunks * rule.chunk**2 * min(chunks, 1 + back + ahead)
+    return 2 * batch * heads * count * (products[0] * width + products[1] * value)

@@ -65,7 +65,8 @@ def bench_lsh(rounds: int) -> dict[str, Any]:
         there = name in peers
         made[f"speedup_{name}"] = ratio(times, name, "ours") if there else None
         made[f"speedup_as_{name}"] = ratio(times, name, "ours_as_theirs") if there else None
-        made[f"memory_{name}"] = peaks["ours"] / peaks[name] if there and peaks["ours"] and peaks[name] else None
+        ours, theirs = peaks["ours"], peaks.get(name)
+        made[f"memory_{name}"] = ours / theirs if ours and theirs else None
     made["growth"] = growth(rounds)
     crossing = costs_by_length(CROSSING, rounds)
     made["lengths"] = crossing
@@ -121,7 +122,7 @@ def alone(n: int, kind: str) -> Pass:
     def both_ways() -> None:
         for x in (q, k, v):
             x.grad = None
-        (by_hashing() if kind == "lsh" else over_all()).backward(g)
+        (by_hashing() if kind == "lsh" else over_all()).backward(g)  # type: ignore[no-untyped-call]
 
     return both_ways
 
@@ -160,17 +161,19 @@ def their_reformer() -> nn.Module:
         axial_pos_shape=(64, n // 64), axial_pos_embds_dim=(dim // 2, dim // 2), lsh_attn_chunk_length=CHUNK, num_hashes=ROUNDS,
         num_buckets=list(factors(fitting(n, CHUNK))), hidden_dropout_prob=0.0, lsh_attention_probs_dropout_prob=0.0, hidden_act="gelu",
     )  # fmt: skip
-    return ReformerModelWithLMHead(config).train()
+    made: nn.Module = ReformerModelWithLMHead(config)  # type: ignore[no-untyped-call]
+    return made.train()
 
 
 def lucid_reformer() -> nn.Module:
     """The ReformerLM of reformer-pytorch of these sizes; its buckets are as many as its chunks."""
     from reformer_pytorch import ReformerLM
 
-    return ReformerLM(
+    made: nn.Module = ReformerLM(
         num_tokens=SIZES["vocab"], dim=SIZES["dim"], depth=SIZES["layers"], heads=SIZES["heads"], max_seq_len=SIZES["length"],
         bucket_size=CHUNK, n_hashes=ROUNDS, causal=True,
-    ).train()  # fmt: skip
+    )  # fmt: skip
+    return made.train()
 
 
 def _pass(model: nn.Module, loss: Callable[[], Tensor]) -> None:

@@ -102,7 +102,7 @@ def reformer(
     scaled: bool = True,
     hash_seed: int = 0,
     local_chunk: PositiveInt | None = None,
-    ff_chunk: PositiveInt | None = None,
+    ff_chunk: PositiveInt | None = 512,
     loss_chunk: PositiveInt | None = None,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
