@@ -10,7 +10,7 @@ import torch
 import formers
 from formers.attention import LSH, ByLayer, DotProduct, SharedQK
 from formers.cli import main
-from formers.feedforward import Chunked, Dense
+from formers.feedforward import Chunked
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.patterns import Alternate, Blocks, Causal, Full, Local
 from formers.position import Axial, Sinusoidal
@@ -24,7 +24,7 @@ def test_by_default_it_is_a_decoder_over_whole_buckets() -> None:
     spec = formers.spec("reformer", vocab=11)
     assert spec.attention == LSH(rounds=2, chunk=64, reach="bucket")
     assert (spec.pattern, spec.residual, spec.position, spec.head) == (Causal(), Reversible(ends="mean"), Axial(), LanguageModel())
-    assert spec.feedforward == Dense(hidden=512, activation="gelu")
+    assert spec.feedforward == Chunked(hidden=512, activation="gelu", chunk=512)
     assert spec.is_causal
     assert spec.draws
     assert formers.spec("reformer", vocab=11, length=20).attention.chunk == 20, "a short row is one chunk"

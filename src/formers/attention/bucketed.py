@@ -47,6 +47,16 @@ class Bucketed:
         edges = edges.expand(*order.shape[:3], -1).contiguous()
         return cls(cache, marks, order, torch.searchsorted(hashes.gather(-1, order).contiguous(), edges))
 
+    @property
+    def keys(self) -> Tensor:
+        """(batch, heads, n, head_dim)"""
+        return self.cache.keys
+
+    @property
+    def values(self) -> Tensor:
+        """(batch, heads, n, value_dim)"""
+        return self.cache.values
+
     def append(self, keys: Tensor, values: Tensor, hashes: Tensor, positions: Positions) -> Bucketed:
         """Further tokens behind; all are sorted again once many are new."""
         cache = self.cache.append(keys, values, positions)
@@ -88,7 +98,10 @@ def _recall(q: Tensor, held: Bucketed, rules: Rules, scale: float, start: int, s
     # The keys of the buckets, among those that are sorted.
     begin = held.starts.gather(-1, own.transpose(2, 3).long())
     size = held.starts.gather(-1, own.transpose(2, 3).long() + 1) - begin  # (batch, heads, rounds, count)
-    most = -(-sorted_ // (held.starts.shape[3] - 2)) if isinstance(size, FakeTensor) else int(size.max())
+    if torch.compiler.is_compiling():
+        most = sorted_  # a graph knows no numbers: there every key is looked at, and those of other buckets are shut
+    else:
+        most = -(-sorted_ // (held.starts.shape[3] - 2)) if isinstance(size, FakeTensor) else int(size.max())
     place = torch.arange(most, device=q.device)
     met = place < size[..., None]
     found = held.order.gather(-1, (begin[..., None] + place).clamp(max=sorted_ - 1).flatten(-2)).view(met.shape)

@@ -35,13 +35,13 @@ TINY = 1e-37
 """Stands for a sum of nothing."""
 
 
-def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, real: Tensor | None, dropout: float) -> Tensor:
+def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: int, scale: float, real: Tensor | None, dropout: float) -> Tensor:
     """Attention (batch, heads, n, value_dim) over the keys that queries meet, which are queries of length 1 (E92).
 
-    real (batch, n) says which are tokens; they come first.
+    rules: their number in RULES. real (batch, n) says which are tokens; they come first.
     """
     seed = fresh() if dropout else 0
-    out: Tensor = operation(q, v, hashed.buckets, hashed.order, real, RULES.number(rules), scale, dropout, seed)[0]
+    out: Tensor = operation(q, v, hashed.buckets, hashed.order, real, rules, scale, dropout, seed)[0]
     return out
 
 
@@ -162,7 +162,7 @@ class Order(NamedTuple):
     def of(cls, row: Row, lane: Lane, room: Room, m: int) -> Order:
         """Those of a lane; queries stand among the keys, which are queries of length 1."""
         both = room.rows("q", row.q, lane.keys)
-        k = torch.mul(both, room.rows("over", row.over, lane.keys), out=room.take("k", *both.shape))  # E92, but for the scale
+        k = torch.mul(both, room.rows("over", row.over, lane.keys), out=room.take("k", *both.shape))
         return cls(both[lane.before * m :][: len(lane.queries)], k, room.rows("v", row.v, lane.keys))
 
 

@@ -10,13 +10,14 @@ would need wide rotations: factors make them cheap. Tokens that are not real hav
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from formers.core import FormersError
-from formers.core.random import generator
+from formers.core.random import fresh, generator
 from formers.core.tables import kept
 
 WIDEST = 64
@@ -69,6 +70,21 @@ def rotations(heads: int, width: int, rounds: int, columns: int, *keys: int) -> 
     seed, *rest = keys
     each = (generator(seed, "rotations", *rest, r) for r in range(rounds))
     return torch.stack([torch.randn(heads, width, columns, generator=g) for g in each])
+
+
+def _drawn(heads: int, width: int, rounds: int, columns: int, keys: Sequence[int]) -> Tensor:
+    return rotations(heads, width, rounds, columns, *keys) if len(keys) > 1 else rotations(heads, width, rounds, columns, fresh(), *keys)
+
+
+drawn = torch.library.custom_op(
+    "formers::rotations", _drawn, mutates_args=(), schema="(int heads, int width, int rounds, int columns, int[] keys) -> Tensor"
+)
+"""Rotations for graphs, which know no generators: those of keys, or of the layer alone with a seed that torch's own generator draws."""
+
+
+@drawn.register_fake
+def _drawn_shape(heads: int, width: int, rounds: int, columns: int, keys: Sequence[int]) -> Tensor:
+    return torch.empty(rounds, heads, width, columns)
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import torch
 from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
 from torch import Tensor, nn
 from typing_extensions import Self
@@ -23,8 +24,8 @@ from typing_extensions import Self
 from formers.attention import dense
 from formers.attention.attend import Verdict
 from formers.attention.bucketed import Bucketed, recall
-from formers.attention.hashed import attend
-from formers.attention.hashing import Hashed, check_buckets, factors, fitting, fixed_rotations, hashes, in_order, rotations
+from formers.attention.hashed import RULES, attend
+from formers.attention.hashing import Hashed, check_buckets, drawn, factors, fitting, fixed_rotations, hashes, in_order, rotations
 from formers.attention.meetings import Rules, term
 from formers.attention.multihead import EVERYTHING, Attention, real
 from formers.attention.request import Request
@@ -86,6 +87,9 @@ class LSH(Attention):
             return self.buckets
         return factors(self.buckets or fitting(length, self.chunk))
 
+    def with_rounds(self, rounds: int) -> Attention:
+        return self.replace(evaluation_rounds=rounds)
+
     def met(self, sizes: Sizes) -> float:
         return float(1.0 - (1.0 - 1.0 / math.prod(self.factors(sizes.length))) ** (self.evaluation_rounds or self.rounds))
 
@@ -120,6 +124,9 @@ class ByLayer(Attention):
     def kinds(self) -> tuple[Attention, ...]:
         return self.parts
 
+    def with_rounds(self, rounds: int) -> Attention:
+        return ByLayer(*(part.with_rounds(rounds) for part in self.parts))
+
     def condensed(self, sizes: Sizes, tokens: int) -> int | None:
         return None
 
@@ -132,6 +139,7 @@ class LSHAttention(SharedHeads):
         self.part = part
         self.factors = part.factors(sizes.length)
         self.rules = [part.rules(pattern.at(step).is_causal) for step in range(sizes.steps)]
+        self.numbers = [RULES.number(rules) for rules in self.rules]
 
     def forward(self, x: Tensor, stream: Stream, past: Bucketed | None, step: int) -> tuple[Tensor, Bucketed | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and what the stream's continuation needs."""
@@ -150,7 +158,7 @@ class LSHAttention(SharedHeads):
         if rules.across_buckets and rules.wrap == "rounds" and not rules.duplicates:
             y = self.plainly(q, v, hashed, stream, step)
         else:
-            y = attend(q, v, hashed, rules, self.scale, stream.valid, self.dropout if self.training else 0.0)
+            y = attend(q, v, hashed, self.numbers[step], self.scale, stream.valid, self.dropout if self.training else 0.0)
         if not stream.keep:
             return self.merge(y), None
         where = real(stream.positions, stream.valid)
@@ -168,11 +176,15 @@ class LSHAttention(SharedHeads):
         """The buckets (batch, heads, rounds, length) of queries, one beyond all others where no token stands."""
         part, (_, heads, _, width) = self.part, q.shape
         columns = sum(self.factors) // 2
-        if self.training and not stream.keep:  # what goes on must be hashed as it was
-            keys = (fresh(), step) if stream.update is None else (part.seed, step, stream.update)
-            directions = rotations(heads, width, part.rounds, columns, *keys)
+        learns = self.training and not stream.keep  # what goes on must be hashed as it was
+        rounds = part.rounds if self.training else part.evaluation_rounds or part.rounds
+        keys = (part.seed, step) if not learns else (step,) if stream.update is None else (part.seed, step, stream.update)
+        if torch.compiler.is_compiling():
+            directions = drawn(heads, width, rounds, columns, list(keys))
+        elif learns:
+            directions = rotations(heads, width, rounds, columns, *(keys if stream.update is not None else (fresh(), step)))
         else:
-            directions = fixed_rotations(heads, width, part.evaluation_rounds or part.rounds, columns, part.seed, step)
+            directions = fixed_rotations(heads, width, rounds, columns, *keys)
         buckets = hashes(q, directions, self.factors)
         if stream.valid is not None:
             buckets.masked_fill_(~stream.valid[:, None, None, :], math.prod(self.factors))

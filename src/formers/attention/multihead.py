@@ -51,6 +51,10 @@ class Attention(Slot):
         """What the sublayers of all blocks of a stack share; the stack makes it once and owns it. None where they share nothing."""
         return None
 
+    def with_rounds(self, rounds: int) -> Attention:
+        """The same with so many hashing rounds in evaluation, where there are such."""
+        return self
+
     def met(self, sizes: Sizes) -> float:
         """The share of the pairs that a pattern allows which are looked at, where nothing but chance decides."""
         return 1.0

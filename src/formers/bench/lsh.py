@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.attention.hashed import attend
+from formers.attention.hashed import RULES, attend
 from formers.attention.hashing import factors, fitting, hashes, in_order, rotations
 from formers.attention.meetings import Rules
 from formers.bench.memory import extra_memory
@@ -110,7 +110,7 @@ def alone(n: int, kind: str) -> Pass:
     q, k, v = (torch.randn(1, heads, n, width, requires_grad=True) for _ in range(3))
     g = torch.randn(1, heads, n, width)
     factor = factors(fitting(n, CHUNK))
-    rules = Rules(causal=True, chunk=CHUNK, reach="chunk")
+    rules = RULES.number(Rules(causal=True, chunk=CHUNK, reach="chunk"))
 
     def by_hashing() -> Tensor:
         directions = rotations(heads, width, ROUNDS, sum(factor) // 2, 0, 0)

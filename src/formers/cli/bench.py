@@ -163,6 +163,28 @@ def recurrence(
 
 
 @app.command()
+def lsh(
+    rounds: Rounds = 5,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """LSH attention in a reversible model beside other Reformers, what longer rows cost, and from which length on it pays."""
+    from formers.bench.lsh import LIMITS, bench_lsh
+
+    results = bench_lsh(rounds)
+    if not json:
+        from formers.inspect.tables import add_row, new_table
+
+        table = new_table("tokens", "by hashing, s", "all pairs, s")
+        for length, cost in results.pop("lengths").items():
+            add_row(table, f"{length:,}", f"{cost['lsh']:.4f}", f"{cost['all_pairs']:.4f}")
+        for column in table.columns:
+            column.justify = "right"
+        _print(table, "Attention of one row with 4 heads of 64, forward and backward: 2 rounds, chunks of 64, beside causal SDPA.")
+    _end(results, LIMITS, check, json)
+
+
+@app.command()
 def evaluation(
     length: Annotated[
         list[int] | None,

@@ -35,6 +35,7 @@ def evaluate(
         bool | None, typer.Option("--same-length/--no-same-length", help="With a memory: every token sees as many others.")
     ] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens from one sliding window to the next; 1 unless given.", min=1)] = None,
+    rounds: Annotated[int | None, typer.Option(help="Hashing rounds of a reformer; the run's own unless given.", min=1)] = None,
     limit: Annotated[int | None, typer.Option(help="Judge the first so many tokens of a text, or rows of other data.", min=1)] = None,
     batch: Annotated[
         int, typer.Option(help="How many sequences at a time; with a memory the lanes of a text, 1 for one stream.", min=1)
@@ -48,7 +49,10 @@ def evaluate(
     from formers.training.protocol import Protocol
     from formers.training.run import evaluate_run
 
-    asked = Protocol(kind=protocol, attention_length=attention_length, segment=segment, clamp=clamp, same_length=same_length, stride=stride)
+    asked = Protocol(
+        kind=protocol, attention_length=attention_length, segment=segment, clamp=clamp, same_length=same_length, stride=stride,
+        rounds=rounds,
+    )  # fmt: skip
     with progress_bar("judging") as tick:
         results = evaluate_run(
             run, data, batch, part=split, protocol=asked, limit=limit, checkpoint=checkpoint, device=device, progress=tick

@@ -39,6 +39,8 @@ class Protocol(Part):
     """Whether every token sees as many others, and not those late in a segment more."""
     stride: PositiveInt | None = None
     """Tokens from one sliding window to the next."""
+    rounds: PositiveInt | None = None
+    """Hashing rounds of LSH attention, which may be more than in training."""
 
     def over(self, other: Protocol) -> Protocol:
         """This one, with what it leaves open taken from another of its kind."""
@@ -66,7 +68,7 @@ class Protocol(Part):
             return Protocol(kind=kind, attention_length=length, segment=self.segment or spec.length, clamp=clamp, same_length=same)
         window = self.attention_length or self.segment or spec.length
         stride = (self.stride or 1) if kind == "sliding" else None
-        return Protocol(kind=kind, attention_length=window, segment=window, clamp=clamp, stride=stride)
+        return Protocol(kind=kind, attention_length=window, segment=window, clamp=clamp, stride=stride, rounds=self.rounds)
 
     def in_passing(self) -> Protocol:
         """What a training can afford of it: windows that would slide stand side by side."""
@@ -76,6 +78,8 @@ class Protocol(Part):
         """The spec of a model that is read so, which has the same weights."""
         if isinstance(spec.score, Relative) and self.clamp != spec.score.clamp:
             spec = spec.replace(score=spec.score.replace(clamp=self.clamp))
+        if self.rounds is not None:
+            spec = spec.replace(attention=spec.attention.with_rounds(self.rounds))
         if self.kind != "memory":
             return spec
         pattern = Local(window=self.attention_length) if self.same_length else Causal() if _same_length(spec) else spec.pattern
@@ -137,6 +141,8 @@ def _refuse(asked: Protocol, kind: Kind, spec: Spec) -> None:
     name = spec.name or "this model"
     if asked.clamp is not None and not isinstance(spec.score, Relative):
         raise FormersError(f"clamp={asked.clamp} is of relative distances, and {name} scores none: leave it out, or use transformer-xl.")
+    if asked.rounds is not None and spec.attention.with_rounds(1) == spec.attention == spec.attention.with_rounds(2):
+        raise FormersError(f"rounds={asked.rounds} is of attention by hashing, and {name} has none: leave it out, or use reformer.")
     if kind != "segments" and not spec.head.writes:
         raise FormersError(f"the protocol {kind} is for models that tell the next token, which {name} does not: use segments.")
     if asked.stride is not None and kind != "sliding":
