@@ -113,7 +113,7 @@ def compare(
         figures = _formers("eval", str(run), *([] if limit is None else ["--limit", str(limit)]))
         trained = json.loads((run / "run.json").read_text())["results"]
         names = ("tokens_per_second", "steps", "peak_memory_bytes")
-        rows.append({"variant": each.name, "parameters": count, **{name: trained.get(name) for name in names}, **_judged(figures)})
+        rows.append({"variant": each.name, "run": str(run), "parameters": count, **{name: trained.get(name) for name in names}, **_judged(figures)})
     return {
         "data": data, "minutes": minutes, "steps": steps, "rows": rows,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -46,9 +47,9 @@ class Copying(NamedTuple):
     symbols: int = 64
     dim: int = 64
     heads: int = 4
-    chunk: int = 32
+    chunk: int = 16
     reach: Literal["chunk", "bucket"] = "bucket"
-    steps: int = 500
+    steps: int = 600
     batch: int = 16
     rate: float = 3e-3
     warmup: int = 100
@@ -77,27 +78,33 @@ def bench_copying(task: Copying, row: Callable[[dict[str, Any]], None] = lambda 
     if task.steps < 1:
         raise FormersError(f"steps={task.steps} is no training: give at least 1.")
     duplication(task.words, task.symbols, 1, task.seed)  # what is wrong with the task is told before anything is trained
+    other: Literal["chunk", "bucket"] = "bucket" if task.reach == "chunk" else "chunk"
     rows = []
-    with working("training", len(TRAINED) * task.steps) as advance:
-        for rounds in TRAINED:
-            start = time.process_time()
-            model, losses = learn(task, rounds, lambda: advance(1))
-            seconds = time.process_time() - start
-            accuracy = {named(r): judge(task, respecified(model, task.spec(r))) for r in JUDGED}
-            other: Literal["chunk", "bucket"] = "bucket" if task.reach == "chunk" else "chunk"
-            there = judge(task, respecified(model, task.spec(max(rounds, 1), other)))
-            found = {
-                "trained": named(rounds), "accuracy": accuracy, f"reach_{other}": there, "loss": losses[-1], "seconds": seconds,
-                "losses": losses,
-            }  # fmt: skip
-            rows.append(found)
-            row(found)
-    return {"setting": task._asdict(), "length": task.length + 1, "rows": rows, **claims(rows)}
+    for rounds in TRAINED:
+        start = time.process_time()
+        with working(f"learning with {words_for(rounds)}", task.steps) as advance:
+            model, losses = learn(task, rounds, partial(advance, 1))
+        found = {
+            "trained": named(rounds),
+            "accuracy": {named(r): judge(task, respecified(model, task.spec(r))) for r in JUDGED},
+            # "other" is the other reach, with the rounds of the training
+            "other": judge(task, respecified(model, task.spec(max(rounds, 1), other))),
+            "seconds": time.process_time() - start,
+            "losses": losses,
+        }
+        rows.append(found)
+        row(found)
+    return {"setting": task._asdict(), "length": task.length + 1, "other_reach": other, "rows": rows, **claims(rows)}
 
 
 def named(rounds: int) -> str:
     """What a column or a row is called."""
     return "full" if rounds == FULL else str(rounds)
+
+
+def words_for(rounds: int) -> str:
+    """Such rounds in words."""
+    return "all pairs" if rounds == FULL else f"{rounds} round{'s' if rounds > 1 else ''}"
 
 
 def claims(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -148,13 +155,11 @@ def judge(task: Copying, model: Model) -> float:
 def save_copying(results: dict[str, Any], path: Path) -> Path:
     """Writes how accuracy rises with the rounds of evaluation, and how each training went, as a picture."""
     rounds = sorted(r for r in JUDGED if r != FULL)
-    names = {row["trained"]: "all pairs" if row["trained"] == "full" else f"{row['trained']} rounds" for row in results["rows"]}
-    right = [
-        Curve(f"learnt with {names[row['trained']]}", [float(r) for r in rounds], [row["accuracy"][named(r)] for r in rounds])
-        for row in results["rows"]
-    ]
-    steps = [float(step) for step in range(1, results["setting"]["steps"] + 1)]
-    losses = [Curve(f"learnt with {names[row['trained']]}", steps, row["losses"]) for row in results["rows"]]
+    names = [f"learnt with {words_for(r)}" for r in TRAINED]
+    right, losses = [], []
+    for name, row in zip(names, results["rows"], strict=True):
+        right.append(Curve(name, [float(r) for r in rounds], [row["accuracy"][named(r)] for r in rounds]))
+        losses.append(Curve(name, [step + 1.0 for step in range(len(row["losses"]))], row["losses"]))
     panels = [
         Panel(right, "rounds in evaluation", "share of the copied tokens that are right"),
         Panel(losses, "training step", "loss, nats per token"),
