@@ -1,4 +1,4 @@
-"""LSH attention learns to copy a word, which asks a query for one key far back; where keys were hashed otherwise it could not. Some seconds."""
+"""LSH attention learns to copy a word, which asks a query for one key far back; were keys hashed otherwise, it could not. Some seconds."""
 
 from __future__ import annotations
 
