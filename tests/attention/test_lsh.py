@@ -197,7 +197,7 @@ def test_a_hash_is_the_likest_direction_whatever_the_length_of_a_vector(counts: 
     x, directions = torch.randn(2, HEADS, 9, WIDTH), torch.randn(3, HEADS, WIDTH, sum(counts) // 2)
     found = hashes(x, directions, counts)
     assert found.shape == (2, HEADS, 3, 9)
-    assert (0 <= found.min()) & (found.max() < math.prod(counts))
+    assert (found.min() >= 0) & (found.max() < math.prod(counts))
     for scale in (0.3, 7.0, 1e4 * torch.rand(2, HEADS, 9, 1) + 1e-3):
         assert found.equal(hashes(scale * x, directions, counts))
     for b, m, r, t in [(0, 0, 0, 0), (1, 1, 2, 8), (1, 0, 1, 4)]:

@@ -218,7 +218,17 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "reformer": [  # those that reach by chunk are encoders: the contracts of causal members hold for whole buckets
         {"vocab": VOCAB, "chunk": 4, "buckets": 4, **TINY},
         {"vocab": VOCAB, "attention": ("local", "lsh"), "chunk": 4, "buckets": (2, 2), "rounds": 3, "head_dim": 3, "value_dim": 5, **TINY},
-        {"vocab": VOCAB, "chunk": 2, "buckets": 2, "ends": "concat", "tied": False, "ff_chunk": 5, "loss_chunk": 7, "duplicates": True, **TINY},
+        {
+            "vocab": VOCAB,
+            "chunk": 2,
+            "buckets": 2,
+            "ends": "concat",
+            "tied": False,
+            "ff_chunk": 5,
+            "loss_chunk": 7,
+            "duplicates": True,
+            **TINY,
+        },
         {"vocab": VOCAB, "attention": ("full", "separate"), "norm": "pre", "position": "learned", "scaled": False, **TINY},
         {"vocab": VOCAB, "causal": False, "chunk": 3, "buckets": 4, "reach": "chunk", "attention": ("lsh", "local"), **TINY},
         {"vocab": VOCAB, "classes": 3, "chunk": 3, "reach": "chunk", "across_buckets": True, "duplicates": True, "wrap": "rounds", **TINY},

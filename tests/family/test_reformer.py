@@ -103,7 +103,9 @@ def test_and_exit_code_2_on_the_command_line(
     pair: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: object
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["formers", "train", "reformer", "--data", "stdlib", "--steps", "1", "--set", "length=64", "--set", pair])
+    monkeypatch.setattr(
+        sys, "argv", ["formers", "train", "reformer", "--data", "stdlib", "--steps", "1", "--set", "length=64", "--set", pair]
+    )
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2

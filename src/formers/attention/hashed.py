@@ -9,6 +9,8 @@ backward pass computes weights again as exp(score - l), and keeps nothing but l 
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -20,11 +22,17 @@ from formers.attention.hashing import Hashed
 from formers.attention.lanes import Lane, Test, lanes, sort_out
 from formers.attention.meetings import Rules
 from formers.attention.numbered import Numbered
-from formers.attention.tiles import EMPTY, LOG2E, SHUT, TILE, wide
+from formers.attention.tiles import EMPTY, LOG2E, SHUT, wide
 from formers.core.random import fresh, generator
 from formers.core.tables import kept
 
 RULES: Numbered[Rules] = Numbered()
+PAIRS = 1 << 16
+"""Pairs of a tile on a CPU, for each of its threads."""
+SMALL = 60.0
+"""Scores between this and its opposite, as logarithms to base 2, have powers whose sums and products stay in range."""
+TINY = 1e-37
+"""Stands for a sum of nothing."""
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, real: Tensor | None, dropout: float) -> Tensor:
@@ -52,11 +60,37 @@ class Work(NamedTuple):
         return torch.empty_like(s).bernoulli_(1.0 - self.dropout, generator=keyed).mul_(1.0 / (1.0 - self.dropout))
 
 
+class Row(NamedTuple):
+    """A head of a row."""
+
+    q: Tensor
+    """(n, head_dim), times the scale: scores are logarithms to base 2."""
+    k: Tensor
+    v: Tensor
+    small: bool
+    """Whether no score is so large or so little that its power of 2 leaves the numbers there are: then no largest one is looked for."""
+    number: int
+
+
+class Back(NamedTuple):
+    """What the backward pass of a row is given, and where its gradients go."""
+
+    g: Tensor
+    """The gradient (n, value_dim) of the output; where scores are small, over the query's sum."""
+    d: Tensor
+    """(n, 1), the products of g and the output."""
+    lse: Tensor
+    """(n, 1), the logarithms of the sums; 0 where scores are small."""
+    dq: Tensor
+    dk: Tensor
+    dv: Tensor
+
+
 class Tile(NamedTuple):
     """A few chunks of queries, and a part of the keys that they look at."""
 
     start: int
-    count: int
+    chunks: int
     first: int
     """The first chunk of keys, counted from the queries' own."""
     width: int
@@ -66,35 +100,49 @@ class Tile(NamedTuple):
     number: int
 
 
+class Room:
+    """Room for what tiles and lanes compute, which they use one after the other."""
+
+    def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
+        self.like, self.dtype = like, dtype
+        self.held: dict[str, Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Room of a shape, in which anything may stand."""
+        size = math.prod(shape)
+        held = self.held.get(name)
+        if held is None or held.numel() < size:
+            held = self.held[name] = self.like.new_empty(size, dtype=self.dtype)
+        return held[:size].view(shape)
+
+    def rows(self, name: str, x: Tensor, which: Tensor) -> Tensor:
+        """The rows of x (n, width) that are named."""
+        return torch.index_select(x, 0, which, out=self.take(name, len(which), x.shape[1]))
+
+    def zeros(self, name: str, like: Tensor) -> Tensor:
+        """Zeros of the shape of another tensor."""
+        return self.take(name, *like.shape).zero_()
+
+
 def forward(
     q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, rules: int, scale: float, dropout: float,
     seed: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The output (batch, heads, n, value_dim), and the logarithms to base 2 of the sums (batch, heads, n)."""
-    work = _work(q, rules, scale, dropout, seed)
-    (batch, heads, n, _), found = q.shape, sort_out(buckets, order, work.rules)
+    work, (batch, heads, n, _) = _work(q, rules, scale, dropout, seed), q.shape
+    found = sort_out(buckets, order, work.rules)
     out, lse = torch.zeros_like(v, memory_format=torch.contiguous_format), q.new_full((batch, heads, n), EMPTY, dtype=work.dtype)
-    room = Room(q, work)
+    room, places = Room(q, work.dtype), found.place.long()
     with torch.autocast(q.device.type, enabled=False):
-        for row, count in enumerate(_counts(real, batch, n)):
-            for head in range(heads):
-                rows = [x[row, head].to(work.dtype) for x in (q, k, v)]
-                rows[0] = rows[0] * (scale * LOG2E)
-                y, sums = rows[2].new_zeros(n, v.shape[3]), rows[2].new_full((n, 1), EMPTY)
-                for r, lane in enumerate(lanes(found, work.rules, row, head, count)):
-                    places = lane.queries[:count]
-                    part, part_sums = _forward(rows, lane, work, room, (row * heads + head, r))
-                    part, part_sums = part[:count], part_sums[:count]
-                    if r:
-                        one = torch.ones_like(part_sums)
-                        part, part_sums = merge(y[places], sums[places], part, part_sums, one)
-                    y[places], sums[places] = part, part_sums
-                if work.rules.itself == "alone":  # who has met nobody looks at itself
-                    alone = sums[:, 0] <= 0.5 * EMPTY
-                    if real is not None:
-                        alone &= real[row]
-                    y = torch.where(alone[:, None], rows[2], y)
-                out[row, head], lse[row, head] = y, sums[:, 0]
+        for index, count in _rows(real, batch, heads, n):
+            row = _row(q, k, v, index, count, work, index[0] * heads + index[1])
+            y, sums = row.v.new_zeros(count, v.shape[3]), row.v.new_full((count, 1), EMPTY)
+            for r, lane in enumerate(lanes(found, work.rules, *index, count, work.dtype)):
+                part, part_sums = (x.index_select(0, places[(*index, r)][:count]) for x in _forward(row, lane, work, room, r))
+                y, sums = merge(y, sums, part, part_sums, torch.ones_like(part_sums)) if r else (part, part_sums)
+            if work.rules.itself == "alone":  # who has met nobody looks at itself
+                y = torch.where(sums <= 0.5 * EMPTY, row.v, y)
+            out[index][:count], lse[index][:count] = y, sums[:, 0]
     return out, lse
 
 
@@ -103,57 +151,46 @@ def backward(
     scale: float, dropout: float, seed: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v, for g of the output."""
-    work = _work(q, rules, scale, dropout, seed)
-    (batch, heads, n, _), found = q.shape, sort_out(buckets, order, work.rules)
+    work, (batch, heads, n, _) = _work(q, rules, scale, dropout, seed), q.shape
+    found = sort_out(buckets, order, work.rules)
     dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-    room = Room(q, work)
+    room, places = Room(q, work.dtype), found.place.long()
     with torch.autocast(q.device.type, enabled=False):
-        for row, count in enumerate(_counts(real, batch, n)):
-            for head in range(heads):
-                rows = [x[row, head].to(work.dtype) for x in (q, k, v, g)]
-                rows[0] = rows[0] * (scale * LOG2E)
-                sums, delta = lse[row, head][:, None], (rows[3] * out[row, head]).sum(dim=-1, keepdim=True)
-                grads = [torch.zeros_like(x) for x in rows[:3]]
-                for r, lane in enumerate(lanes(found, work.rules, row, head, count)):
-                    _backward([*rows, sums, delta], lane, work, room, (row * heads + head, r), grads)
-                if work.rules.itself == "alone":
-                    alone = sums[:, 0] <= 0.5 * EMPTY
-                    if real is not None:
-                        alone &= real[row]
-                    grads[2] += torch.where(alone[:, None], rows[3], 0.0)
-                dq[row, head], dk[row, head], dv[row, head] = grads[0], grads[1], grads[2]
+        for index, count in _rows(real, batch, heads, n):
+            row = _row(q, k, v, index, count, work, index[0] * heads + index[1])
+            gradient, sums = g[index][:count].to(work.dtype), lse[index][:count, None]
+            alone = sums <= 0.5 * EMPTY
+            grads = [torch.zeros_like(x) for x in (row.q, row.k, row.v)]
+            if work.rules.itself == "alone":
+                grads[2] += torch.where(alone, gradient, 0.0)
+            gradient = torch.where(alone, 0.0, gradient)
+            if row.small:  # the sum that weights are over goes into the gradient, which is smaller than they are
+                gradient, sums = gradient * torch.where(alone, 0.0, sums).neg_().exp2_(), torch.zeros_like(sums)
+            back = Back(gradient, (gradient * out[index][:count]).sum(dim=-1, keepdim=True), sums, *grads)
+            for r, lane in enumerate(lanes(found, work.rules, *index, count, work.dtype)):
+                _backward(row, back, lane, work, room, r, places[(*index, r)][:count])
+            for whole, part in zip((dq, dk, dv), grads, strict=True):
+                whole[index][:count] = part
     return dq, dk, dv
 
 
 def _work(q: Tensor, rules: int, scale: float, dropout: float, seed: int) -> Work:
     # What is dropped is drawn tile by tile: it must not depend on the threads, which may change between the two directions.
-    limit = (TILE if dropout else TILE * torch.get_num_threads()) if q.device.type == "cpu" else LARGE_TILE
+    limit = (PAIRS if dropout else PAIRS * torch.get_num_threads()) if q.device.type == "cpu" else LARGE_TILE
     return Work(RULES[rules], wide(q.dtype), limit, scale, dropout, seed)
 
 
-def _counts(real: Tensor | None, batch: int, n: int) -> list[int]:
-    """How many tokens of each row are real."""
-    return [n] * batch if real is None else real.sum(dim=1).tolist()
+def _rows(real: Tensor | None, batch: int, heads: int, n: int) -> Iterator[tuple[tuple[int, int], int]]:
+    """Every row and head, and how many tokens of the row are real, which come first."""
+    counts = [n] * batch if real is None else real.sum(dim=1).tolist()
+    return ((index, counts[index[0]]) for index in itertools.product(range(batch), range(heads)) if counts[index[0]])
 
 
-class Room:
-    """Room for the scores of a tile and for what is shut, which tiles use one after the other."""
-
-    def __init__(self, like: Tensor, work: Work) -> None:
-        self.like, self.work = like, work
-        self.size = 0
-        self.scores: list[Tensor] = []
-        self.flags: list[Tensor] = []
-
-    def take(self, *shape: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Two tensors of scores and two of flags, of a shape."""
-        size = shape[0] * shape[1] * shape[2]
-        if size > self.size:
-            self.size = size
-            self.scores = [self.like.new_empty(size, dtype=self.work.dtype) for _ in range(2)]
-            self.flags = [self.like.new_empty(size, dtype=torch.bool) for _ in range(2)]
-        scores, flags = ([x[:size].view(shape) for x in kind] for kind in (self.scores, self.flags))
-        return scores, flags
+def _row(q: Tensor, k: Tensor, v: Tensor, index: tuple[int, int], count: int, work: Work, number: int) -> Row:
+    q, k, v = (x[index][:count].to(work.dtype) for x in (q, k, v))
+    q = q * (work.scale * LOG2E)
+    most = q.norm(dim=-1).max() * k.norm(dim=-1).max()
+    return Row(q, k, v.contiguous(), bool(most <= SMALL), number)
 
 
 def _tiles(lane: Lane, work: Work) -> Iterator[Tile]:
@@ -162,125 +199,144 @@ def _tiles(lane: Lane, work: Work) -> Iterator[Tile]:
     for run in lane.runs:
         for part, (first, width) in enumerate(run.parts):
             each = max(1, work.limit // (m * m * width))
-            for start in range(0, run.count, each):
-                yield Tile(run.start + start, min(each, run.count - start), first, width, part > 0, number)
+            for start in range(0, run.chunks, each):
+                yield Tile(run.start + start, min(each, run.chunks - start), first, width, part > 0, number)
                 number += 1
 
 
 @kept(64)
 def _fixed(m: int, causal: bool, alone: bool, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """What is added to the scores (m keys, m queries) of a chunk with itself, within buckets: who stands behind a query is not met."""
+    """1 where keys of a chunk (m, m queries) are met by queries of the same, within buckets, else 0; None where all are."""
     with torch.inference_mode(False):
         key, query = torch.arange(m, device=device)[:, None], torch.arange(m, device=device)
         if causal:
-            met = key < query if alone else key <= query
-        elif alone:
-            met = key != query
-        else:
-            return None
-        return met.to(dtype).sub_(1.0).mul_(-SHUT)
+            return (key < query if alone else key <= query).to(dtype)
+        return (key != query).to(dtype) if alone else None
 
 
 def _windows(x: Tensor, lane: Lane, tile: Tile, m: int) -> Tensor:
     """The keys (count, width * m, ...) of a tile, as a view of x (places, ...)."""
     start = (lane.before + tile.start + tile.first) * m
     if x.dim() == 1:
-        return x.as_strided((tile.count, tile.width * m, 1), (m, 1, 1), x.storage_offset() + start)
+        return x.as_strided((tile.chunks, tile.width * m, 1), (m, 1, 1), x.storage_offset() + start)
     wide = x.stride(0)
-    return x.as_strided((tile.count, tile.width * m, x.shape[1]), (m * wide, wide, 1), x.storage_offset() + start * wide)
+    return x.as_strided((tile.chunks, tile.width * m, x.shape[1]), (m * wide, wide, 1), x.storage_offset() + start * wide)
 
 
 def _chunks(x: Tensor, tile: Tile, m: int) -> Tensor:
     """The queries (count, m, width) of a tile, as a view of x (tokens, width); of x (tokens,) as (count, 1, m)."""
-    part = x[tile.start * m : (tile.start + tile.count) * m]
-    return part.view(tile.count, 1, m) if x.dim() == 1 else part.view(tile.count, m, x.shape[1])
+    part = x[tile.start * m : (tile.start + tile.chunks) * m]
+    return part.view(tile.chunks, 1, m) if x.dim() == 1 else part.view(tile.chunks, m, x.shape[1])
 
 
-def _passes(test: Test, lane: Lane, tile: Tile, m: int, flags: list[Tensor]) -> Tensor:
-    """Whether pairs pass a test, in the first of two tensors of flags."""
+def _passes(test: Test, lane: Lane, tile: Tile, m: int, out: Tensor, other: Tensor) -> Tensor:
+    """1 where a pair passes a test, else 0: marks are whole numbers, so that differences tell it, which is faster than comparisons."""
     marks = _windows(test.marks, lane, tile, m)
-    if test.same is not None:
-        return torch.eq(marks, _chunks(test.same, tile, m), out=flags[0])
-    if test.high is None:
-        assert test.low is not None
-        return torch.ge(marks, _chunks(test.low, tile, m), out=flags[0])
-    torch.lt(marks, _chunks(test.high, tile, m), out=flags[0])
-    if test.low is not None:
-        torch.ge(marks, _chunks(test.low, tile, m), out=flags[1])
-        flags[0].logical_and_(flags[1])
-    return flags[0]
+    first, second = (None if x is None else _chunks(x, tile, m) for x in (test.first, test.second))
+    if test.kind == "apart":
+        assert first is not None
+        return torch.sub(marks, first, out=out).abs_().clamp_(max=1.0)
+    if test.kind == "between":
+        if first is not None:
+            torch.sub(marks, first, out=out)
+        if second is not None:
+            torch.sub(second, marks, out=out if first is None else other)
+        if first is not None and second is not None:
+            torch.minimum(out, other, out=out)
+    else:
+        assert first is not None
+        assert second is not None
+        torch.maximum(torch.sub(first, marks, out=out), torch.sub(marks, second, out=other), out=out)
+    return out.clamp_(0.0, 1.0)
 
 
-def _scores(q: Tensor, k: Tensor, lane: Lane, tile: Tile, work: Work, s: Tensor, flags: list[Tensor]) -> Tensor:
-    """The scores (count, width * m keys, m queries) of a tile in s, SHUT where a pair does not count."""
-    rules, m = work.rules, work.rules.chunk
-    torch.bmm(k, q.mT, out=s)
-    if not rules.across_buckets and tile.first <= 0 < tile.first + tile.width:
-        term = _fixed(m, rules.causal, rules.itself == "alone", s.dtype, s.device)
-        if term is not None:
-            s[:, -tile.first * m : (1 - tile.first) * m].add_(term)
-    s.masked_fill_(_passes(lane.met, lane, tile, m, flags).logical_not_(), SHUT)
-    for test in lane.earlier if lane.itself is None else (lane.itself, *lane.earlier):
-        s.masked_fill_(_passes(test, lane, tile, m, flags), SHUT)
-    return s
+def _pairs(lane: Lane, tile: Tile, work: Work, room: Room) -> Tensor:
+    """1 for the pairs of a tile (count, keys, queries) that count, else 0."""
+    m, shape = work.rules.chunk, (tile.chunks, tile.width * work.rules.chunk, work.rules.chunk)
+    counts, more, other = (room.take(name, *shape) for name in ("counts", "more", "other"))
+    _passes(lane.tests[0], lane, tile, m, counts, other)
+    if not work.rules.across_buckets and tile.first <= 0 < tile.first + tile.width:
+        fixed = _fixed(m, work.rules.causal, work.rules.itself == "alone", work.dtype, counts.device)
+        if fixed is not None:
+            counts[:, -tile.first * m : (1 - tile.first) * m].mul_(fixed)
+    for test in lane.tests[1:]:
+        counts.mul_(_passes(test, lane, tile, m, more, other))
+    return counts
 
 
-def _forward(rows: list[Tensor], lane: Lane, work: Work, room: Room, which: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def _forward(row: Row, lane: Lane, work: Work, room: Room, r: int) -> tuple[Tensor, Tensor]:
     """The output (tokens, value_dim) of a lane in its order, and the logarithms of its sums (tokens, 1)."""
     m = work.rules.chunk
-    q, k, v = rows[0][lane.queries], rows[1][lane.keys], rows[2][lane.keys]
-    out, lse = v.new_empty(len(q), v.shape[1]), v.new_empty(len(q), 1)
+    q, k, v = room.rows("q", row.q, lane.queries), room.rows("k", row.k, lane.keys), room.rows("v", row.v, lane.keys)
+    out, lse = room.take("out", len(q), v.shape[1]), room.take("lse", len(q), 1)
     for tile in _tiles(lane, work):
-        (s, _), flags = room.take(tile.count, tile.width * m, m)
-        _scores(_chunks(q, tile, m), _windows(k, lane, tile, m), lane, tile, work, s, flags)
-        top = s.amax(dim=1, keepdim=True).clamp_(min=EMPTY)
-        s.sub_(top).exp2_()
-        total = s.sum(dim=1, keepdim=True).clamp_(min=1e-30)
-        if work.dropout:
-            s.mul_(work.kept(s, *which, tile.number))
-        y, here, sums = torch.bmm(s.mT, _windows(v, lane, tile, m)), _chunks(out, tile, m), _chunks(lse, tile, m)
-        if tile.merges:
-            y, l = merge(here, sums, y, top.mT, total.mT)
-            here.copy_(y)
-            sums.copy_(l)
+        s, top = room.take("s", tile.chunks, tile.width * m, m), None
+        torch.bmm(_windows(k, lane, tile, m), _chunks(q, tile, m).mT, out=s)
+        counts = _pairs(lane, tile, work, room)
+        if row.small:
+            s.exp2_().mul_(counts)
         else:
-            torch.div(y, total.mT, out=here)
-            torch.add(total.mT.log2_(), top.mT, out=sums)
+            s.add_(counts.sub_(1.0), alpha=-SHUT)
+            top = s.amax(dim=1, keepdim=True).clamp_(min=EMPTY)
+            s.sub_(top).exp2_()
+        total = s.sum(dim=1, keepdim=True)
+        if work.dropout:
+            s.mul_(work.kept(s, row.number, r, tile.number))
+        y, sums = _chunks(out, tile, m), _chunks(lse, tile, m)
+        top = torch.zeros_like(total) if top is None else top
+        top.masked_fill_(total == 0.0, EMPTY)
+        total.clamp_(min=TINY)
+        if tile.merges:
+            both = merge(y, sums, torch.bmm(s.mT, _windows(v, lane, tile, m)), top.mT, total.mT)
+            y.copy_(both[0])
+            sums.copy_(both[1])
+        else:
+            torch.bmm(s.mT, _windows(v, lane, tile, m), out=y)
+            y.div_(total.mT)
+            torch.add(total.log2_(), top, out=sums.mT)
     return out, lse
 
 
-def _backward(rows: list[Tensor], lane: Lane, work: Work, room: Room, which: tuple[int, int], grads: list[Tensor]) -> None:
-    """Adds the gradients of a lane to those of its row."""
+def _backward(row: Row, back: Back, lane: Lane, work: Work, room: Room, r: int, places: Tensor) -> None:
+    """Adds the gradients of a lane to those of its row; `places` are those of the row's tokens in the lane."""
     m = work.rules.chunk
-    q, g, lse, delta = (rows[i][lane.queries] for i in (0, 3, 4, 5))
-    k, v = rows[1][lane.keys], rows[2][lane.keys]
-    dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+    q, k, v = room.rows("q", row.q, lane.queries), room.rows("k", row.k, lane.keys), room.rows("v", row.v, lane.keys)
+    g, d, lse = (room.rows(name, x, lane.queries) for name, x in (("g", back.g), ("d", back.d), ("lse", back.lse)))
+    dq, dk, dv = room.zeros("dq", q), room.zeros("dk", k), room.zeros("dv", v)
     for tile in _tiles(lane, work):
-        (s, dp), flags = room.take(tile.count, tile.width * m, m)
+        s, dp = (room.take(name, tile.chunks, tile.width * m, m) for name in ("s", "dp"))
         qt, gt, kt, vt = _chunks(q, tile, m), _chunks(g, tile, m), _windows(k, lane, tile, m), _windows(v, lane, tile, m)
-        p = _scores(qt, kt, lane, tile, work, s, flags).sub_(_chunks(lse, tile, m).mT).exp2_()
+        torch.bmm(kt, qt.mT, out=s)
+        if not row.small:
+            s.sub_(_chunks(lse, tile, m).mT)
+            s.clamp_(max=0.0)  # of pairs that do not count it may be anything
+        s.exp2_().mul_(_pairs(lane, tile, work, room))
         torch.bmm(vt, gt.mT, out=dp)
         if work.dropout:
-            keep = work.kept(s, *which, tile.number)
+            keep = work.kept(s, row.number, r, tile.number)
             dp.mul_(keep)
-            _add(dv, torch.bmm(keep.mul_(p), gt), lane, tile, m)
+            _add(dv, keep.mul_(s), gt, lane, tile, m)
         else:
-            _add(dv, torch.bmm(p, gt), lane, tile, m)
-        dp.sub_(_chunks(delta, tile, m).mT).mul_(p)
-        _add(dk, torch.bmm(dp, qt), lane, tile, m)
+            _add(dv, s, gt, lane, tile, m)
+        dp.sub_(_chunks(d, tile, m).mT).mul_(s)
+        _add(dk, dp, qt, lane, tile, m)
         _chunks(dq, tile, m).baddbmm_(dp.mT, kt)
-    # Queries beyond the last token stand for the first, and see nobody; keys beyond it are seen by nobody: both add 0.
-    grads[0].index_add_(0, lane.queries, dq, alpha=work.scale)
-    grads[1].index_add_(0, lane.keys, dk, alpha=1.0 / LOG2E)
-    grads[2].index_add_(0, lane.keys, dv)
+    own = slice(lane.before * m, lane.before * m + len(lane.queries))
+    back.dq.add_(dq.index_select(0, places), alpha=work.scale)
+    back.dk.add_(dk[own].index_select(0, places), alpha=1.0 / LOG2E)
+    back.dv.add_(dv[own].index_select(0, places))
+    if work.rules.across_buckets:  # the chunks before and behind are others, too
+        for beside in (slice(0, own.start), slice(own.stop, len(lane.keys))):
+            back.dk.index_add_(0, lane.keys[beside], dk[beside], alpha=1.0 / LOG2E)
+            back.dv.index_add_(0, lane.keys[beside], dv[beside])
 
 
-def _add(x: Tensor, y: Tensor, lane: Lane, tile: Tile, m: int) -> None:
-    """Adds y (count, width * m, d) to the keys of a tile in x (places, d), chunk by chunk, since those of neighbours overlap."""
+def _add(x: Tensor, a: Tensor, b: Tensor, lane: Lane, tile: Tile, m: int) -> None:
+    """Adds a b (count, width * m, d) to the keys of a tile in x (places, d), chunk by chunk, since those of neighbours overlap."""
     start = lane.before + tile.start + tile.first
     for w in range(tile.width):
-        part = x[(start + w) * m : (start + w + tile.count) * m]
-        part.view(tile.count, m, -1).add_(y[:, w * m : (w + 1) * m])
+        part = x[(start + w) * m : (start + w + tile.chunks) * m]
+        part.view(tile.chunks, m, -1).baddbmm_(a[:, w * m : (w + 1) * m], b)
 
 
 # As operations of torch they are one thing to whoever looks on from outside.

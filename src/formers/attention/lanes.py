@@ -1,14 +1,15 @@
 """Where the tokens of a round stand once they are sorted by bucket, which of them meet, and which chunks are computed against which.
 
-A key is met if its *mark* lies in the interval of the query. Within buckets a mark is the key's place in the order of the round: the keys
-that a query meets stand side by side, from where its bucket begins, or its reach ends. Across buckets it is the key's position in the row.
-Whether a pair has met in an earlier round is told by marks in the same way.
+A key is met if its *mark* lies between two numbers of the query. Within buckets a mark is the key's place in the order of the round: the
+keys that a query meets stand side by side, from where its bucket begins, or its reach ends. Across buckets it is the key's position in the
+row. Whether a pair has met in an earlier round is told by marks in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from formers.attention.meetings import Rules
 
 WIDEST = 32
 """Chunks of keys that are met at once, at the most."""
-NEVER = torch.iinfo(torch.int32).max
+NEVER = 1 << 30
 """The mark of a place where no token stands."""
 
 
@@ -25,20 +26,23 @@ class Run(NamedTuple):
     """Chunks of queries, one behind the other, that look equally far."""
 
     start: int
-    count: int
+    chunks: int
     parts: tuple[tuple[int, int], ...]
     """Of each part of the keys the first chunk, counted from the query's own, and the number of chunks."""
 
 
 class Test(NamedTuple):
-    """A pair passes if low <= mark < high; where both are None, if the mark equals `same`."""
+    """Whether a pair counts, by the key's mark and one or two of the query's: all are whole numbers, as floats.
 
+    between: first < mark < second, where there are such; outside: not so, but mark < first or mark > second; apart: mark is not first.
+    """
+
+    kind: Literal["between", "outside", "apart"]
     marks: Tensor
-    """Of keys, (places,) int32."""
-    low: Tensor | None = None
-    high: Tensor | None = None
-    """Of queries, (tokens,) int32."""
-    same: Tensor | None = None
+    """(places,)"""
+    first: Tensor | None = None
+    """(tokens,)"""
+    second: Tensor | None = None
 
 
 class Lane(NamedTuple):
@@ -51,11 +55,8 @@ class Lane(NamedTuple):
     before: int
     """How many chunks stand before."""
     runs: tuple[Run, ...]
-    met: Test
-    itself: Test | None
-    """Tells a token itself from others, where no fixed place does."""
-    earlier: tuple[Test, ...]
-    """A pair has met before if it passes one of these."""
+    tests: tuple[Test, ...]
+    """All of which a pair passes if it counts: that it meets, and that it has not met in an earlier round."""
 
 
 class Sorted(NamedTuple):
@@ -89,7 +90,7 @@ def sort_out(buckets: Tensor, order: Tensor, rules: Rules) -> Sorted:
     return Sorted(order, place, low, high, buckets)
 
 
-def lanes(found: Sorted, rules: Rules, row: int, head: int, count: int) -> Iterator[Lane]:
+def lanes(found: Sorted, rules: Rules, row: int, head: int, count: int, dtype: torch.dtype) -> Iterator[Lane]:
     """The rounds of a row's head, of which `count` tokens are real."""
     m, rounds = rules.chunk, found.order.shape[2]
     chunks = -(-count // m)
@@ -97,17 +98,17 @@ def lanes(found: Sorted, rules: Rules, row: int, head: int, count: int) -> Itera
     for r in range(rounds):
         own = orders[r]
         if rules.across_buckets:
-            yield _across(found, rules, row, head, count, orders, r)
+            yield _across(found, rules, row, head, count, orders, r, dtype)
             continue
         runs = _runs(found.low[row, head, r, :count], found.high[row, head, r, :count], rules, count)
         before = max((-first for run in runs for first, _ in run.parts), default=0)
         behind = max((first + wide - 1 for run in runs for first, wide in run.parts), default=0)
-        marks = torch.arange(-before * m, (chunks + behind) * m, device=own.device, dtype=torch.int32)
+        marks = torch.arange(-before * m, (chunks + behind) * m, device=own.device, dtype=dtype)
         keys = own if before == behind == 0 else torch.cat([own.new_zeros(before * m), own, own.new_zeros(behind * m)])
-        low = _whole(found.low[row, head, r, :count], chunks * m, NEVER)
-        high = None if rules.causal else _whole(found.high[row, head, r, :count], chunks * m)
-        earlier = () if rules.duplicates else tuple(_met_within(found, rules, row, head, s, own, keys) for s in range(r))
-        yield Lane(own, keys, before, runs, Test(marks, low, high), None, earlier)
+        low = _whole(found.low[row, head, r, :count] - 1, chunks * m, NEVER).to(dtype)  # a query that is no token meets nobody
+        high = None if rules.causal else _whole(found.high[row, head, r, :count], chunks * m).to(dtype)
+        earlier = () if rules.duplicates else (_met_within(found, rules, (row, head, s), own, keys, dtype) for s in range(r))
+        yield Lane(own, keys, before, runs, (Test("between", marks, low, high), *earlier))
 
 
 def _whole(x: Tensor, length: int, value: int = 0) -> Tensor:
@@ -143,21 +144,21 @@ def _even(chunks: int) -> int:
 def _parts(back: int, ahead: int) -> tuple[tuple[int, int], ...]:
     """The chunks from `back` before to `ahead` behind one's own in parts; the own chunk is the last of one, or followed by others."""
     cuts = [*range(-back, ahead + 1, WIDEST), ahead + 1]
-    return tuple((a, b - a) for a, b in zip(cuts, cuts[1:], strict=False))
+    return tuple((a, b - a) for a, b in pairwise(cuts))
 
 
-def _met_within(found: Sorted, rules: Rules, row: int, head: int, s: int, queries: Tensor, keys: Tensor) -> Test:
-    """Whether pairs of another round's order have met in round s, within buckets."""
+def _met_within(found: Sorted, rules: Rules, there: tuple[int, int, int], queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Test:
+    """Whether pairs of one round's order have not met in another, within buckets."""
     if rules.reach == "bucket":
-        buckets = found.buckets[row, head, s]
-        return Test(buckets[keys], same=buckets[queries])
-    place = found.place[row, head, s]
-    there = place[queries]
-    low, high = found.low[row, head, s][there], found.high[row, head, s][there]
-    return Test(place[keys], low, high)
+        buckets = found.buckets[there].to(dtype)
+        return Test("apart", buckets[keys], buckets[queries])
+    place = found.place[there]
+    where = place[queries]
+    low, high = found.low[there][where], found.high[there][where]
+    return Test("outside", place[keys].to(dtype), low.to(dtype), (high - 1).to(dtype))
 
 
-def _across(found: Sorted, rules: Rules, row: int, head: int, count: int, orders: list[Tensor], r: int) -> Lane:
+def _across(found: Sorted, rules: Rules, row: int, head: int, count: int, orders: list[Tensor], r: int, dtype: torch.dtype) -> Lane:
     """The lane of a round in which all keys of the chunks are met; its ends look at the other end, or at the rounds beside it."""
     m, rounds, own = rules.chunk, len(orders), orders[r]
     chunks = len(own) // m
@@ -166,22 +167,19 @@ def _across(found: Sorted, rules: Rules, row: int, head: int, count: int, orders
     if rules.wrap == "round":
         back = min(back, chunks - 1)
         ahead = min(ahead, chunks - 1 - back)
-    numbers = range(-back, chunks + ahead)  # of chunks
-    sources = [_beside(c, chunks, r, rounds, rules.wrap) for c in numbers]
+    sources = [_beside(c, chunks, r, rounds, rules.wrap) for c in range(-back, chunks + ahead)]
     keys = torch.cat([orders[s][c * m : (c + 1) * m] for s, c in sources])
     real = torch.cat([tokens[c * m : (c + 1) * m] for _, c in sources])
-    marks = keys.int().masked_fill(~real, NEVER)
-    here = own.int()
-    high = torch.full_like(here, NEVER) if not rules.causal else here if rules.itself == "alone" else here + 1
-    met = Test(marks, None, high.masked_fill(~tokens, 0))  # a query that is no token meets nobody
-    itself = Test(marks, same=here) if rules.itself == "alone" and not rules.causal else None
-    earlier: list[Test] = []
-    if not rules.duplicates:
-        for s in range(r):
-            chunk = found.place[row, head, s] // m
-            offsets = {d % chunks for d in range(-ahead, back + 1)}
-            earlier += [Test((chunk[keys] + d) % chunks, same=chunk[own]) for d in offsets]
-    return Lane(own, keys, back, (Run(0, chunks, _parts(back, ahead)),), met, itself, tuple(earlier))
+    marks, here = keys.to(dtype).masked_fill(~real, NEVER), own.to(dtype)
+    end = torch.full_like(here, count) if not rules.causal else here if rules.itself == "alone" else here + 1
+    tests = [Test("between", marks, None, end.masked_fill(~tokens, 0))]  # a query that is no token meets nobody
+    if rules.itself == "alone" and not rules.causal:
+        tests.append(Test("apart", marks, here))
+    for s in range(0 if rules.duplicates else r):
+        chunk = found.place[row, head, s] // m
+        offsets = {d % chunks for d in range(-ahead, back + 1)}
+        tests += [Test("apart", ((chunk[keys] + d) % chunks).to(dtype), chunk[own].to(dtype)) for d in sorted(offsets)]
+    return Lane(own, keys, back, (Run(0, chunks, _parts(back, ahead)),), tuple(tests))
 
 
 def _beside(c: int, chunks: int, r: int, rounds: int, wrap: str) -> tuple[int, int]:

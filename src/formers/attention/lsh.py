@@ -13,6 +13,7 @@ the paper writes it, is the softmax over the union.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
@@ -20,14 +21,21 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from formers.attention import dense
+from formers.attention.attend import Verdict
+from formers.attention.bucketed import Bucketed, recall
+from formers.attention.hashed import attend
 from formers.attention.hashing import Hashed, check_buckets, factors, fitting, fixed_rotations, hashes, in_order, rotations
 from formers.attention.meetings import Rules, term
-from formers.attention.multihead import EVERYTHING, Attention
+from formers.attention.multihead import EVERYTHING, Attention, real
+from formers.attention.request import Request
 from formers.attention.shared import SharedHeads, unit
-from formers.core import Cache, FormersError, Range, Sizes, Stream
+from formers.core import Cache, FormersError, Range, Sizes, Stream, Watch
 from formers.core.random import fresh
 from formers.patterns import Pattern
 from formers.score.base import ScoreModule
+
+TILES = "tokens sorted by bucket, chunks of them in tiles"
+DECODES = "the keys of a token's own buckets"
 
 
 class LSH(Attention):
@@ -78,6 +86,9 @@ class LSH(Attention):
             return self.buckets
         return factors(self.buckets or fitting(length, self.chunk))
 
+    def met(self, sizes: Sizes) -> float:
+        return float(1.0 - (1.0 - 1.0 / math.prod(self.factors(sizes.length))) ** (self.evaluation_rounds or self.rounds))
+
     def rules(self, causal: bool) -> Rules:
         """How far a query looks."""
         return Rules(
@@ -122,35 +133,56 @@ class LSHAttention(SharedHeads):
         self.factors = part.factors(sizes.length)
         self.rules = [part.rules(pattern.at(step).is_causal) for step in range(sizes.steps)]
 
-    def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
+    def forward(self, x: Tensor, stream: Stream, past: Bucketed | None, step: int) -> tuple[Tensor, Bucketed | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and what the stream's continuation needs."""
         q, v = self.split_all(self.qv(x), 2)
+        k, rules = unit(q), self.rules[step]
+        if past is not None:
+            held = past.append(k, v, self.hash(q, stream, step), stream.positions)
+            y, read = recall(q, held, rules, self.scale)
+            if stream.watch is not None:
+                stream.watch.note("attention executors", step, lambda: (Verdict("bucketed", True, DECODES, None),))
+                stream.watch.note("keys read", step, lambda: read)
+            return self.merge(y), held.detach() if stream.keep else None
         hashed = stream.once("buckets", step, lambda: in_order(self.hash(q, stream, step)))
-        k = unit(q)
         if stream.watch is not None:
-            stream.watch.note("buckets", step, lambda: hashed.buckets)
-        y = self.merge(self.plainly(q, k, v, hashed, stream, step))
-        return y, None
+            self.tell(stream.watch, q, k, hashed, stream, step)
+        if rules.across_buckets and rules.wrap == "rounds" and not rules.duplicates:
+            y = self.plainly(q, k, v, hashed, stream, step)
+        else:
+            y = attend(q, k, v, hashed, rules, self.scale, stream.valid, self.dropout if self.training else 0.0)
+        if not stream.keep:
+            return self.merge(y), None
+        where = real(stream.positions, stream.valid)
+        marks = Cache(hashed.buckets.transpose(2, 3), v.detach()[..., :0], where)
+        return self.merge(y), Bucketed.of(Cache(k, v, where).detach(), marks, math.prod(self.factors), hashed.order)
+
+    def tell(self, watch: Watch, q: Tensor, k: Tensor, hashed: Hashed, stream: Stream, step: int) -> None:
+        """Shows the buckets, the weights, by the explicit path, and what runs, to whoever looks on."""
+        watch.note("buckets", step, lambda: hashed.buckets)
+        watch.note(self.name, step, lambda: dense.weights(q, k, self.plain_request(q, hashed, stream, step)))
+        watch.note(f"{self.name} executor", step, lambda: f"hashed ({TILES})")
+        watch.note(f"{self.name} executors", step, lambda: (Verdict("hashed", True, TILES, None),))
 
     def hash(self, q: Tensor, stream: Stream, step: int) -> Tensor:
         """The buckets (batch, heads, rounds, length) of queries, one beyond all others where no token stands."""
         part, (_, heads, _, width) = self.part, q.shape
         columns = sum(self.factors) // 2
-        if self.training:
+        if self.training and not stream.keep:  # what goes on must be hashed as it was
             keys = (fresh(), step) if stream.update is None else (part.seed, step, stream.update)
             directions = rotations(heads, width, part.rounds, columns, *keys)
         else:
             directions = fixed_rotations(heads, width, part.evaluation_rounds or part.rounds, columns, part.seed, step)
         buckets = hashes(q, directions, self.factors)
         if stream.valid is not None:
-            beyond = 1
-            for count in self.factors:
-                beyond *= count
-            buckets.masked_fill_(~stream.valid[:, None, None, :], beyond)
+            buckets.masked_fill_(~stream.valid[:, None, None, :], math.prod(self.factors))
         return buckets
 
     def plainly(self, q: Tensor, k: Tensor, v: Tensor, hashed: Hashed, stream: Stream, step: int) -> Tensor:
         """Attention by the full matrix of weights: the equation."""
-        added = term(hashed, self.rules[step], stream.valid, q.dtype)
+        return dense.run(q, k, v, self.plain_request(q, hashed, stream, step))  # E94
+
+    def plain_request(self, q: Tensor, hashed: Hashed, stream: Stream, step: int) -> Request:
+        """What is asked of dense attention: all pairs, with a term that shuts those that do not meet."""
         n = q.shape[2]
-        return dense.run(q, k, v, self.request(EVERYTHING, Range(0, n), Range(0, n), None, added))  # E94
+        return self.request(EVERYTHING, Range(0, n), Range(0, n), None, term(hashed, self.rules[step], stream.valid, q.dtype))

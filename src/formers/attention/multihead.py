@@ -51,6 +51,10 @@ class Attention(Slot):
         """What the sublayers of all blocks of a stack share; the stack makes it once and owns it. None where they share nothing."""
         return None
 
+    def met(self, sizes: Sizes) -> float:
+        """The share of the pairs that a pattern allows which are looked at, where nothing but chance decides."""
+        return 1.0
+
     def condensed(self, sizes: Sizes, tokens: int) -> int | None:
         """The number of keys that are made of so many tokens; None where every token is a key of its own."""
         return None

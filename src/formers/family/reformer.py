@@ -1,9 +1,9 @@
 """The Reformer (Kitaev et al., 2020): LSH attention, reversible layers and chunking, for long rows in little memory.
 
-Ours is the paper's: keys are queries of length 1, the scale 1/sqrt(d_h) stands behind that, a pair that meets in several rounds counts once,
-and a query sees its own bucket only. With whole buckets (reach "bucket", the default) nothing later changes anything earlier; reach "chunk"
-is the paper's. The codes of others by their options: `reach="chunk", across_buckets=True, duplicates=True, wrap="rounds"` is
-reformer-pytorch's LSH attention; with `scaled=False, ends="concat", tied=False` it is that of trax and transformers.
+Ours is the paper's: keys are queries of length 1, the scale 1/sqrt(d_h) stands behind that, a pair that meets in several rounds counts
+once, and a query sees its own bucket only. With whole buckets (reach "bucket", the default) nothing later changes anything earlier;
+reach "chunk" is the paper's. The codes of others by their options: `reach="chunk", across_buckets=True, duplicates=True, wrap="rounds"`
+is reformer-pytorch's LSH attention; with `scaled=False, ends="concat", tied=False` it is that of trax and transformers.
 
 Equations E90-E98; docs/reformer.md.
 """
@@ -37,15 +37,15 @@ ABLATION: dict[str, Any] = {**ENWIK8, "layers": 3, "dropout": 0.0}
 # The authors' code for enwik8 (trax, reformer_enwik8.gin, "if more memory is available"): three local layers to one of LSH, and its own
 # conventions. The public weights of transformers have these sizes, and 4 rounds.
 TRAX: dict[str, Any] = {
-    **ENWIK8, "head_dim": 128, "attention": ("local", "local", "lsh", "local"), "local_chunk": 128, "chunk": 256, "buckets": 512, "rounds": 2,
-    "across_buckets": True, "duplicates": True, "wrap": "rounds", "scaled": False, "ends": "concat", "tied": False, "embedding_scale": "none",
-    "shape": (128, 512), "dims": (256, 768), "dropout": 0.2, "attention_dropout": 0.2,
+    **ENWIK8, "head_dim": 128, "attention": ("local", "local", "lsh", "local"), "local_chunk": 128, "chunk": 256, "buckets": 512,
+    "rounds": 2, "across_buckets": True, "duplicates": True, "wrap": "rounds", "scaled": False, "ends": "concat", "tied": False,
+    "embedding_scale": "none", "shape": (128, 512), "dims": (256, 768), "dropout": 0.2, "attention_dropout": 0.2,
 }  # fmt: skip
 # Its images of 64 x 64 pixels as rows of 12,288 bytes (trax, reformer_imagenet64.gin). There positions have three axes, here a row and a
 # place in it.
 IMAGENET64: dict[str, Any] = {
-    **ENWIK8, "head_dim": 64, "layers": 6, "length": 12_288, "shape": (64, 192), "dims": (384, 640), "rounds": 2, "chunk": 128, "buckets": 192,
-    "dropout": 0.0, "attention_dropout": 0.2, "activation": "gelu-tanh",
+    **ENWIK8, "head_dim": 64, "layers": 6, "length": 12_288, "shape": (64, 192), "dims": (384, 640), "rounds": 2, "chunk": 128,
+    "buckets": 192, "dropout": 0.0, "attention_dropout": 0.2, "activation": "gelu-tanh",
 }  # fmt: skip
 # Its translation (section 5, and trax, reformer_wmt_ende.gin): the base model of 2017 with reversible layers. Sentences are short: no LSH.
 WMT: dict[str, Any] = {
@@ -54,7 +54,9 @@ WMT: dict[str, Any] = {
 }  # fmt: skip
 
 # Adafactor in the paper, Adam in trax, whose peak is d^-0.5 w^-0.5 (twice that for translation).
-_TRAX: dict[str, Any] = {"batch": 8, "schedule": "inverse-sqrt", "warmup": 2000, "learning_rate": (1024 * 2000) ** -0.5, "weight_decay": 0.0}
+_TRAX: dict[str, Any] = {
+    "batch": 8, "schedule": "inverse-sqrt", "warmup": 2000, "learning_rate": (1024 * 2000) ** -0.5, "weight_decay": 0.0,
+}  # fmt: skip
 TRAINING: dict[str, dict[str, Any]] = {
     "": {"batch": 8, "learning_rate": 2e-3},
     **dict.fromkeys(("base", "ablation", "trax"), _TRAX),

@@ -3,6 +3,7 @@
 x + F(LN(x))        pre-norm: the norm on the branch
 LN(x + F(x))        post-norm: the norm on the stream
 F(x)                bare: no branch at all
+(b, a + F(LN(b)))   reversible: two streams, which trade places behind every sublayer
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from formers.memory import NoMemory
 from formers.model import Spec
 from formers.patterns import Intersection, Union
 from formers.position import NoPosition
-from formers.residual import Bare, PostNorm, PreNorm, Residual
+from formers.residual import Bare, PostNorm, PreNorm, Residual, Reversible
 from formers.score import NoScore
 
 WIDTH = 30
@@ -141,6 +142,14 @@ def _bare(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
     yield " " * STREAM + "│"
 
 
+def _reversible(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
+    """Of the pair that runs down, the first is given what the sublayer makes of the second."""
+    *before, back = _branch(["second of two", "LayerNorm", *_said(sublayer)])
+    yield from before
+    yield f"{back} to the first"
+    yield " the two trade places"
+
+
 def _other(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
     """A residual that has no drawing of its own: its name stands where the branch comes back."""
     *before, back = _branch(_said(sublayer))
@@ -148,4 +157,9 @@ def _other(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
     yield f"{back} {type(residual).__name__}"
 
 
-JOINS: dict[type[Residual], Callable[[Sublayer, Residual], Iterator[str]]] = {PreNorm: _pre_norm, PostNorm: _post_norm, Bare: _bare}
+JOINS: dict[type[Residual], Callable[[Sublayer, Residual], Iterator[str]]] = {
+    PreNorm: _pre_norm,
+    PostNorm: _post_norm,
+    Bare: _bare,
+    Reversible: _reversible,
+}

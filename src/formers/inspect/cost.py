@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from formers.attention import blocked, distances
+from formers.attention import blocked, distances, hashed
 from formers.attention.attend import Verdict
 from formers.core import FormersError, State, Watch
 from formers.heads import NoHead
@@ -253,6 +253,19 @@ def _distances_backward(
     return distances.flops((q, k, v, far), offset, nearest, reaches, (2, 2, 2) if kept[0] else (3, 2, 3))
 
 
+def _hashed(q: Shape, k: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, rules: int, *_: Any, **__: Any) -> int:
+    """FLOPs of LSH attention in tiles, with buckets that are equally full."""
+    return hashed.flops((q, v), buckets[2], rules, (1, 1))
+
+
+def _hashed_backward(
+    g: Shape, q: Shape, k: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, out: Shape, lse: Shape, rules: int,
+    *_: Any, **__: Any,
+) -> int:  # fmt: skip
+    """FLOPs of its backward pass, which computes the scores once more."""
+    return hashed.flops((q, v), buckets[2], rules, (3, 2))
+
+
 # torch counts its fused attention on every device but this one, and knows nothing of ours.
 FUSED = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
@@ -260,6 +273,8 @@ FUSED = {
     torch.ops.formers.blocked: _blocked,
     torch.ops.formers.blocked_backward: _blocked_backward,
     torch.ops.formers.distances: _distances,
+    torch.ops.formers.hashed: _hashed,
+    torch.ops.formers.hashed_backward: _hashed_backward,
     torch.ops.formers.distances_backward: _distances_backward,
 }
 
@@ -317,7 +332,8 @@ def allowed_share(spec: Spec, length: int) -> float:
     for pattern in set(patterns):
         head = torch.arange(spec.heads)[:, None, None] if pattern.by_head else 0
         shares[pattern] = torch.as_tensor(pattern.allows(i, j, head)).double().mean().item()
-    return sum(shares[pattern] for pattern in patterns) / len(patterns)
+    met = [spec.attention.at(step).met(spec.sizes) for step in range(len(patterns))]
+    return sum(shares[pattern] * share for pattern, share in zip(patterns, met, strict=True)) / len(patterns)
 
 
 def _tensors(state: State) -> list[Tensor]:

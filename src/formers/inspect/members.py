@@ -175,6 +175,7 @@ def parameters_table(facts: Mapping[str, Any], encoding: str) -> Table:
 def _options(facts: Mapping[str, Any]) -> Table:
     """A row for each option of the recipe, with its default and what each preset makes of it."""
     table = new_table("option", "default", *facts["presets"])
+    table.columns[0].no_wrap = True  # a name that is cut in two can neither be read nor copied
     for option, fact in facts["options"].items():
         default = "required" if fact["required"] else _shown(fact["default"])
         add_row(table, option, default, *(_shown(values[option]) if option in values else "" for values in facts["presets"].values()))
@@ -182,4 +183,6 @@ def _options(facts: Mapping[str, Any]) -> Table:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, (tuple, list)):  # as the command line takes it
+        return ",".join(value) if all(isinstance(word, str) for word in value) else str(list(value))
     return "unset" if value is None else str(value)

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from formers.core import Source, Stream, Watch
+from formers.core.memory import give_back
 from formers.core.state import Entry
 from formers.core.stream import norm
 from formers.model.replay import Casting, Randomness, replaying
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 Ends = Callable[[Tensor, Tensor], Tensor]
 Pair = tuple[Tensor, Tensor]
+TIDY = 8
+"""After so many half steps freed memory is given back: gradients of weights lie scattered among it, and glibc would let it grow."""
 
 
 class Half(NamedTuple):
@@ -137,13 +140,14 @@ def through(
     """
     first = second = x
     left: list[Entry | None] = []
-    for half in halves:
+    for i, half in enumerate(halves):
         if stream.watch is not None and half.which == 0:
             stream.watch.note("stream norm", half.step, partial(_norm, ends, first, second))
         inside = stream
         if random is not None:
             random.append(Randomness.now(x) if any(m.training for part in half.modules for m in part.modules()) else None)
             inside = replace(stream, losses={})
+            tidy(i, x)
         made, entry = half.joined(first, second, inside, kind, free=random is not None)
         first, second = second, made  # E95
         left.append(entry)
@@ -212,9 +216,10 @@ class Reverse(torch.autograd.Function):
         back = Back(passage, read, dict(zip(passage.names, costs, strict=True)), [*([read] if learns else []), *passage.weights])
         streams, slopes = (first, second), (first_slope, second_slope)
         with replaying(first, passage.castings):
-            for half, random in zip(reversed(passage.halves), reversed(passage.random), strict=True):
+            for i, (half, random) in enumerate(zip(reversed(passage.halves), reversed(passage.random), strict=True)):
                 if random is not None:
                     random.restore()
+                tidy(i, first)
                 streams, slopes = back.undo(half, streams, slopes)
         sums = [back.sums.get(i) for i in range(len(back.leaves))]
         return None, None, None, None, slopes[0] + slopes[1], *([] if learns else [None]), *sums
@@ -274,6 +279,12 @@ class Back:
 def _norm(ends: Ends, first: Tensor, second: Tensor) -> Tensor:
     """How long the vectors of two streams are, if these end here."""
     return norm(ends(first, second).detach())
+
+
+def tidy(i: int, x: Tensor) -> None:
+    """Gives freed memory back to the system now and then: at half step i of streams like x, on a CPU."""
+    if i % TIDY == 0 and x.device.type == "cpu":
+        give_back()
 
 
 def leaf(x: Tensor) -> Tensor:
