@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -49,8 +50,8 @@ class Copying(NamedTuple):
     heads: int = 4
     chunk: int = 16
     reach: Literal["chunk", "bucket"] = "bucket"
-    steps: int = 700
-    batch: int = 16
+    steps: int = 900
+    batch: int = 8
     rate: float = 3e-3
     warmup: int = 100
     seed: int = 0
@@ -117,7 +118,7 @@ def claims(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {
         "lsh_8": min(row["accuracy"]["8"] for row in rows if row["trained"] != "full"),
         "full": next(row["accuracy"]["full"] for row in rows if row["trained"] == "full"),
-        "least_step": min(more - less for line in rising for less, more in zip(line, line[1:], strict=False)),
+        "least_step": min(more - less for line in rising for less, more in pairwise(line)),
         "least_gain": min(line[-1] - line[0] for line in rising),
     }
 

@@ -196,8 +196,10 @@ def copying(
     words: Annotated[int, typer.Option(help="Symbols of the word that is copied; a row is twice that and two tokens.", min=1)] = 127,
     symbols: Annotated[int, typer.Option(help="How many symbols there are beside 0.", min=2)] = 64,
     chunk: Annotated[int, typer.Option(help="Tokens of a chunk; there are two buckets for each chunk of a row.", min=1)] = 16,
-    reach: Annotated[Literal["chunk", "bucket"], typer.Option(help="bucket: a query looks at its whole buckets; chunk: the paper's chunks.")] = "bucket",
-    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 700,
+    reach: Annotated[
+        Literal["chunk", "bucket"], typer.Option(help="bucket: a query looks at its whole buckets; chunk: the paper's chunks.")
+    ] = "bucket",
+    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 900,
     seed: Annotated[int, typer.Option(help="Draws weights, rows and rotations.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the table and the losses as a picture, .png or .svg, too.")] = None,
     check: Check = False,

@@ -31,6 +31,7 @@ def compare(
         int | None, typer.Option(help="Parameters of each, fitted by `hidden`; the first member's unless given.", min=1)
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Judge the first so many tokens of the held-out data.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of each: weights and batches.")] = 0,
     set_: Set = None,
     page: Annotated[Path | None, typer.Option(help="Write the table with its command into this Markdown file, too.")] = None,
     curves: Annotated[Path | None, typer.Option(help="Draw the training losses over the steps into this picture, .png or .svg.")] = None,
@@ -45,7 +46,7 @@ def compare(
         raise FormersError("a comparison needs one budget for all: give --minutes or --steps.")
     check_suffix(curves, (".png", ".svg"))
     chosen = [variant(v, parse_set) for v in variants]
-    results = run(chosen, data, out, parse_set(set_ or []), minutes, steps, parameters, limit, notice)
+    results = run(chosen, data, out, parse_set(set_ or []), minutes, steps, parameters, limit, seed, notice)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(markdown(results, shlex.join(["formers", *sys.argv[1:]])), encoding="utf-8")
