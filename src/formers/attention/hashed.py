@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 from formers.attention.blocked import LARGE_TILE, merge
 from formers.attention.hashing import Hashed
-from formers.attention.lanes import Lane, Test, lanes, sort_out
+from formers.attention.lanes import Lane, Run, lanes, sort_out
 from formers.attention.meetings import Rules
 from formers.attention.numbered import Numbered
 from formers.attention.tiles import EMPTY, LOG2E, SHUT, wide
@@ -33,12 +36,18 @@ SMALL = 60.0
 """Scores between this and its opposite, as logarithms to base 2, have powers whose sums and products stay in range."""
 TINY = 1e-37
 """Stands for a sum of nothing."""
+MOST = 1 << 26
+"""Bytes of room that are kept from one pass to the next, at the most."""
+KEPT = threading.local()
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, real: Tensor | None, dropout: float) -> Tensor:
-    """Attention (batch, heads, n, value_dim) over the keys that queries meet; real (batch, n) says which are tokens."""
+def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, real: Tensor | None, dropout: float) -> Tensor:
+    """Attention (batch, heads, n, value_dim) over the keys that queries meet, which are queries of length 1 (E92).
+
+    real (batch, n) says which are tokens; they come first.
+    """
     seed = fresh() if dropout else 0
-    out: Tensor = operation(q, k, v, hashed.buckets, hashed.order, real, RULES.number(rules), scale, dropout, seed)[0]
+    out: Tensor = operation(q, v, hashed.buckets, hashed.order, real, RULES.number(rules), scale, dropout, seed)[0]
     return out
 
 
@@ -65,11 +74,12 @@ class Row(NamedTuple):
 
     q: Tensor
     """(n, head_dim), times the scale: scores are logarithms to base 2."""
-    k: Tensor
+    over: Tensor
+    """(n, 1): 1 over the length of each of these; with it they are keys."""
     v: Tensor
     small: bool
     """Whether no score is so large or so little that its power of 2 leaves the numbers there are: then no largest one is looked for."""
-    number: int
+    index: tuple[int, int]
 
 
 class Back(NamedTuple):
@@ -80,32 +90,64 @@ class Back(NamedTuple):
     d: Tensor
     """(n, 1), the products of g and the output."""
     lse: Tensor
-    """(n, 1), the logarithms of the sums; 0 where scores are small."""
+    """(n, 1), the logarithms of the sums."""
     dq: Tensor
     dk: Tensor
     dv: Tensor
 
 
-class Tile(NamedTuple):
-    """A few chunks of queries, and a part of the keys that they look at."""
+class Numbers(NamedTuple):
+    """What a test compares, for a tile."""
 
-    start: int
-    chunks: int
-    first: int
-    """The first chunk of keys, counted from the queries' own."""
-    width: int
-    """Chunks of keys."""
+    kind: str
+    marks: Tensor
+    """(chunks, keys, 1)"""
+    first: Tensor | None
+    """(chunks, 1, m)"""
+    second: Tensor | None
+
+
+class Tile(NamedTuple):
+    """A few chunks of queries of a run, and a part of the keys that they look at."""
+
+    queries: tuple[Tensor, ...]
+    """Of what belongs to queries, (chunks, m, width) each."""
+    keys: tuple[Tensor, ...]
+    """Of what belongs to keys, (chunks, keys, width) each."""
+    summed: tuple[tuple[Tensor, ...], ...]
+    """Of what is added up for keys, their chunks one by one, since those of neighbours overlap: (chunks, m, width) each."""
+    tests: tuple[Numbers, ...]
+    fixed: Tensor | None
+    """1 or 0 for the pairs of a chunk with itself, where that is among the part."""
+    own: slice
+    """Where."""
     merges: bool
     """Whether another part of the keys of these queries came before."""
     number: int
 
 
 class Room:
-    """Room for what tiles and lanes compute, which they use one after the other."""
+    """Room for what tiles, lanes and rows compute, which they use one after the other.
+
+    What a pass has used the next one of the thread finds again, unless it is much: pages that are new cost more than what is done there.
+    """
 
     def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
         self.like, self.dtype = like, dtype
         self.held: dict[str, Tensor] = {}
+
+    @classmethod
+    @contextmanager
+    def of(cls, like: Tensor, work: Work) -> Iterator[Room]:
+        """The room of a pass."""
+        rooms: dict[Any, Room] = KEPT.__dict__.setdefault("rooms", {})
+        which = (like.device, work.dtype)
+        usual = not isinstance(like, FakeTensor) and not torch.is_inference_mode_enabled()
+        room = rooms.pop(which, None) if usual else None
+        room = cls(like.new_empty(0), work.dtype) if room is None else room
+        yield room
+        if usual and sum(x.nbytes for x in room.held.values()) <= MOST:
+            rooms[which] = room
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Room of a shape, in which anything may stand."""
@@ -123,55 +165,68 @@ class Room:
         """Zeros of the shape of another tensor."""
         return self.take(name, *like.shape).zero_()
 
+    def product(self, name: str, a: Tensor, b: Tensor | float) -> Tensor:
+        """a b, of the shape of a."""
+        return torch.mul(a, b, out=self.take(name, *a.shape))  # type: ignore[arg-type]
+
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, rules: int, scale: float, dropout: float,
-    seed: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, rules: int, scale: float, dropout: float, seed: int
+) -> tuple[Tensor, Tensor]:
     """The output (batch, heads, n, value_dim), and the logarithms to base 2 of the sums (batch, heads, n)."""
     work, (batch, heads, n, _) = _work(q, rules, scale, dropout, seed), q.shape
     found = sort_out(buckets, order, work.rules)
-    out, lse = torch.zeros_like(v, memory_format=torch.contiguous_format), q.new_full((batch, heads, n), EMPTY, dtype=work.dtype)
-    room, places = Room(q, work.dtype), found.place.long()
-    with torch.autocast(q.device.type, enabled=False):
+    make = torch.empty_like if real is None else torch.zeros_like
+    out, lse = make(v, memory_format=torch.contiguous_format), q.new_full((batch, heads, n), EMPTY, dtype=work.dtype)
+    places = found.place.long()
+    with torch.autocast(q.device.type, enabled=False), Room.of(q, work) as room:
         for index, count in _rows(real, batch, heads, n):
-            row = _row(q, k, v, index, count, work, index[0] * heads + index[1])
-            y, sums = row.v.new_zeros(count, v.shape[3]), row.v.new_full((count, 1), EMPTY)
+            row = _row(q, v, index, count, work, room)
+            y = sums = row.v
             for r, lane in enumerate(lanes(found, work.rules, *index, count, work.dtype)):
-                part, part_sums = (x.index_select(0, places[(*index, r)][:count]) for x in _forward(row, lane, work, room, r))
+                found_here = _forward(row, lane, work, room, r)
+                here = places[(*index, r)][:count]
+                part, part_sums = (room.rows(f"{name} {r % 2}", x, here) for name, x in zip(("y", "sums"), found_here, strict=True))
                 y, sums = merge(y, sums, part, part_sums, torch.ones_like(part_sums)) if r else (part, part_sums)
             if work.rules.itself == "alone":  # who has met nobody looks at itself
-                y = torch.where(sums <= 0.5 * EMPTY, row.v, y)
+                alone = (sums[:, 0] <= 0.5 * EMPTY).nonzero()[:, 0]
+                y.index_copy_(0, alone, row.v.index_select(0, alone))
             out[index][:count], lse[index][:count] = y, sums[:, 0]
     return out, lse
 
 
 def backward(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, out: Tensor, lse: Tensor, rules: int,
+    g: Tensor, q: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, out: Tensor, lse: Tensor, rules: int,
     scale: float, dropout: float, seed: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q, k and v, for g of the output."""
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradients of q and v, for g of the output."""
     work, (batch, heads, n, _) = _work(q, rules, scale, dropout, seed), q.shape
     found = sort_out(buckets, order, work.rules)
-    dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-    room, places = Room(q, work.dtype), found.place.long()
-    with torch.autocast(q.device.type, enabled=False):
+    make = torch.empty_like if real is None else torch.zeros_like
+    dq, dv = (make(x, memory_format=torch.contiguous_format) for x in (q, v))
+    places = found.place.long()
+    with torch.autocast(q.device.type, enabled=False), Room.of(q, work) as room:
         for index, count in _rows(real, batch, heads, n):
-            row = _row(q, k, v, index, count, work, index[0] * heads + index[1])
-            gradient, sums = g[index][:count].to(work.dtype), lse[index][:count, None]
-            alone = sums <= 0.5 * EMPTY
-            grads = [torch.zeros_like(x) for x in (row.q, row.k, row.v)]
-            if work.rules.itself == "alone":
-                grads[2] += torch.where(alone, gradient, 0.0)
-            gradient = torch.where(alone, 0.0, gradient)
-            if row.small:  # the sum that weights are over goes into the gradient, which is smaller than they are
-                gradient, sums = gradient * torch.where(alone, 0.0, sums).neg_().exp2_(), torch.zeros_like(sums)
-            back = Back(gradient, (gradient * out[index][:count]).sum(dim=-1, keepdim=True), sums, *grads)
+            row = _row(q, v, index, count, work, room)
+            given, sums = g[index][:count].to(work.dtype), lse[index][:count, None]
+            alone = sums <= 0.5 * EMPTY  # they look at themselves, if at anybody, whatever their scores are
+            # Where scores are small the sums that weights are over go into the gradient, which is smaller than the weights are.
+            factor = (sums.neg().exp2_() if row.small else torch.ones_like(sums)).masked_fill_(alone, 0.0)
+            slope = room.product("slope", given, factor)
+            along = room.product("square", slope, out[index][:count].to(work.dtype)).sum(dim=-1, keepdim=True)
+            grads = [room.zeros(name, x) for name, x in (("row dq", row.q), ("row dk", row.q), ("row dv", row.v))]
+            back = Back(slope, along, sums, *grads)
             for r, lane in enumerate(lanes(found, work.rules, *index, count, work.dtype)):
                 _backward(row, back, lane, work, room, r, places[(*index, r)][:count])
-            for whole, part in zip((dq, dk, dv), grads, strict=True):
-                whole[index][:count] = part
-    return dq, dk, dv
+            if work.rules.itself == "alone":
+                which = alone[:, 0].nonzero()[:, 0]
+                back.dv.index_add_(0, which, given.index_select(0, which))
+            k = room.product("k", row.q, row.over)
+            along = room.product("square", k, back.dk).sum(dim=-1, keepdim=True)
+            back.dk.addcmul_(k, along, value=-1.0)  # a key changes with the direction of its query alone
+            dq[index][:count] = back.dq.addcmul_(back.dk, row.over).mul_(scale)
+            dv[index][:count] = back.dv
+    return dq, dv
 
 
 def _work(q: Tensor, rules: int, scale: float, dropout: float, seed: int) -> Work:
@@ -186,22 +241,11 @@ def _rows(real: Tensor | None, batch: int, heads: int, n: int) -> Iterator[tuple
     return ((index, counts[index[0]]) for index in itertools.product(range(batch), range(heads)) if counts[index[0]])
 
 
-def _row(q: Tensor, k: Tensor, v: Tensor, index: tuple[int, int], count: int, work: Work, number: int) -> Row:
-    q, k, v = (x[index][:count].to(work.dtype) for x in (q, k, v))
-    q = q * (work.scale * LOG2E)
-    most = q.norm(dim=-1).max() * k.norm(dim=-1).max()
-    return Row(q, k, v.contiguous(), bool(most <= SMALL), number)
-
-
-def _tiles(lane: Lane, work: Work) -> Iterator[Tile]:
-    """The tiles of a lane."""
-    m, number = work.rules.chunk, 0
-    for run in lane.runs:
-        for part, (first, width) in enumerate(run.parts):
-            each = max(1, work.limit // (m * m * width))
-            for start in range(0, run.chunks, each):
-                yield Tile(run.start + start, min(each, run.chunks - start), first, width, part > 0, number)
-                number += 1
+def _row(q: Tensor, v: Tensor, index: tuple[int, int], count: int, work: Work, room: Room) -> Row:
+    q, v = (x[index][:count].to(work.dtype) for x in (q, v))
+    q = room.product("row", q, work.scale * LOG2E)
+    squares = room.product("square", q, q).sum(dim=-1, keepdim=True)
+    return Row(q, squares.clamp(min=TINY).rsqrt_(), v, bool(squares.max().sqrt_() <= SMALL), index)
 
 
 @kept(64)
@@ -214,154 +258,193 @@ def _fixed(m: int, causal: bool, alone: bool, dtype: torch.dtype, device: torch.
         return (key != query).to(dtype) if alone else None
 
 
-def _windows(x: Tensor, lane: Lane, tile: Tile, m: int) -> Tensor:
-    """The keys (count, width * m, ...) of a tile, as a view of x (places, ...)."""
-    start = (lane.before + tile.start + tile.first) * m
-    if x.dim() == 1:
-        return x.as_strided((tile.chunks, tile.width * m, 1), (m, 1, 1), x.storage_offset() + start)
-    wide = x.stride(0)
-    return x.as_strided((tile.chunks, tile.width * m, x.shape[1]), (m * wide, wide, 1), x.storage_offset() + start * wide)
+def _windows(x: Tensor, lane: Lane, run: Run, part: tuple[int, int], m: int) -> Tensor:
+    """The keys (chunks, keys, width) of a run's part, as a view of x (places, width)."""
+    step, (first, width) = x.stride(0), part
+    start = (lane.before + run.start + first) * m * step
+    return x.as_strided((run.chunks, width * m, x.shape[1]), (m * step, step, 1), x.storage_offset() + start)
 
 
-def _chunks(x: Tensor, tile: Tile, m: int) -> Tensor:
-    """The queries (count, m, width) of a tile, as a view of x (tokens, width); of x (tokens,) as (count, 1, m)."""
-    part = x[tile.start * m : (tile.start + tile.chunks) * m]
-    return part.view(tile.chunks, 1, m) if x.dim() == 1 else part.view(tile.chunks, m, x.shape[1])
+def _chunks(x: Tensor, run: Run, m: int) -> Tensor:
+    """The queries (chunks, m, width) of a run, as a view of x (tokens, width)."""
+    return x[run.start * m : (run.start + run.chunks) * m].view(run.chunks, m, x.shape[1])
 
 
-def _passes(test: Test, lane: Lane, tile: Tile, m: int, out: Tensor, other: Tensor) -> Tensor:
+def _tiles(lane: Lane, work: Work, queries: Sequence[Tensor], keys: Sequence[Tensor], summed: Sequence[Tensor] = ()) -> Iterator[Tile]:
+    """The tiles of a lane, with views of what belongs to its queries and to its keys, (tokens or places, width) each."""
+    m, number, rules = work.rules.chunk, 0, work.rules
+    fixed = None if rules.across_buckets else _fixed(m, rules.causal, rules.itself == "alone", work.dtype, lane.queries.device)
+    for run in lane.runs:
+        for merges, part in enumerate(run.parts):
+            each = max(1, work.limit // (m * m * part[1]))
+
+            def of_queries(x: Tensor, run: Run = run, each: int = each) -> Sequence[Tensor]:
+                return _chunks(x, run, m).split(each)
+
+            def of_keys(x: Tensor, part: tuple[int, int] = part, run: Run = run, each: int = each) -> Sequence[Tensor]:
+                return _windows(x, lane, run, part, m).split(each)
+
+            tests = [
+                (
+                    test.kind,
+                    of_keys(test.marks[:, None]),
+                    *(None if x is None else [y.mT for y in of_queries(x[:, None])] for x in (test.first, test.second)),
+                )
+                for test in lane.tests
+            ]
+            these, those = [of_queries(x) for x in queries], [of_keys(x) for x in keys]
+            ones = [[of_keys(x, (part[0] + w, 1)) for w in range(part[1])] for x in summed]
+            among = part[0] <= 0 < sum(part)
+            for i in range(-(-run.chunks // each)):
+                numbers = tuple(Numbers(k, a[i], None if b is None else b[i], None if c is None else c[i]) for k, a, b, c in tests)
+                yield Tile(
+                    tuple(x[i] for x in these), tuple(x[i] for x in those), tuple(tuple(y[i] for y in x) for x in ones),
+                    numbers, fixed if among else None, slice(-part[0] * m, (1 - part[0]) * m), merges > 0, number,
+                )  # fmt: skip
+                number += 1
+
+
+def _passes(test: Numbers, out: Tensor, other: Tensor) -> Tensor:
     """1 where a pair passes a test, else 0: marks are whole numbers, so that differences tell it, which is faster than comparisons."""
-    marks = _windows(test.marks, lane, tile, m)
-    first, second = (None if x is None else _chunks(x, tile, m) for x in (test.first, test.second))
-    if test.kind == "apart":
+    kind, marks, first, second = test
+    if kind == "apart":
         assert first is not None
         return torch.sub(marks, first, out=out).abs_().clamp_(max=1.0)
-    if test.kind == "between":
-        if first is not None:
-            torch.sub(marks, first, out=out)
-        if second is not None:
-            torch.sub(second, marks, out=out if first is None else other)
-        if first is not None and second is not None:
-            torch.minimum(out, other, out=out)
-    else:
+    if kind == "outside":
         assert first is not None
         assert second is not None
         torch.maximum(torch.sub(first, marks, out=out), torch.sub(marks, second, out=other), out=out)
+        return out.clamp_(0.0, 1.0)
+    if first is not None:
+        torch.sub(marks, first, out=out)
+    if second is not None:
+        torch.sub(second, marks, out=out if first is None else other)
+    if first is not None and second is not None:
+        torch.minimum(out, other, out=out)
     return out.clamp_(0.0, 1.0)
 
 
-def _pairs(lane: Lane, tile: Tile, work: Work, room: Room) -> Tensor:
-    """1 for the pairs of a tile (count, keys, queries) that count, else 0."""
-    m, shape = work.rules.chunk, (tile.chunks, tile.width * work.rules.chunk, work.rules.chunk)
-    counts, more, other = (room.take(name, *shape) for name in ("counts", "more", "other"))
-    _passes(lane.tests[0], lane, tile, m, counts, other)
-    if not work.rules.across_buckets and tile.first <= 0 < tile.first + tile.width:
-        fixed = _fixed(m, work.rules.causal, work.rules.itself == "alone", work.dtype, counts.device)
-        if fixed is not None:
-            counts[:, -tile.first * m : (1 - tile.first) * m].mul_(fixed)
-    for test in lane.tests[1:]:
-        counts.mul_(_passes(test, lane, tile, m, more, other))
+def _pairs(tile: Tile, like: Tensor, room: Room) -> Tensor:
+    """1 for the pairs of a tile (chunks, keys, queries) that count, else 0."""
+    counts, other = room.take("counts", *like.shape), room.take("other", *like.shape)
+    _passes(tile.tests[0], counts, other)
+    if tile.fixed is not None:
+        counts[:, tile.own].mul_(tile.fixed)
+    for test in tile.tests[1:]:
+        counts.mul_(_passes(test, room.take("more", *like.shape), other))
     return counts
+
+
+class Order(NamedTuple):
+    """The vectors of a row in the order of a lane."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+    @classmethod
+    def of(cls, row: Row, lane: Lane, room: Room, m: int) -> Order:
+        """Those of a lane; queries stand among the keys, which are queries of length 1."""
+        both = room.rows("q", row.q, lane.keys)
+        k = torch.mul(both, room.rows("over", row.over, lane.keys), out=room.take("k", *both.shape))  # E92, but for the scale
+        return cls(both[lane.before * m :][: len(lane.queries)], k, room.rows("v", row.v, lane.keys))
 
 
 def _forward(row: Row, lane: Lane, work: Work, room: Room, r: int) -> tuple[Tensor, Tensor]:
     """The output (tokens, value_dim) of a lane in its order, and the logarithms of its sums (tokens, 1)."""
-    m = work.rules.chunk
-    q, k, v = room.rows("q", row.q, lane.queries), room.rows("k", row.k, lane.keys), room.rows("v", row.v, lane.keys)
+    q, k, v = Order.of(row, lane, room, work.rules.chunk)
     out, lse = room.take("out", len(q), v.shape[1]), room.take("lse", len(q), 1)
-    for tile in _tiles(lane, work):
-        s, top = room.take("s", tile.chunks, tile.width * m, m), None
-        torch.bmm(_windows(k, lane, tile, m), _chunks(q, tile, m).mT, out=s)
-        counts = _pairs(lane, tile, work, room)
+    for tile in _tiles(lane, work, (q, out, lse), (k, v)):
+        (queries, y, sums), (keys, values) = tile.queries, tile.keys
+        s = torch.bmm(keys, queries.mT, out=room.take("s", len(keys), keys.shape[1], queries.shape[1]))
+        counts = _pairs(tile, s, room)
         if row.small:
-            s.exp2_().mul_(counts)
+            total = s.exp2_().mul_(counts).sum(dim=1, keepdim=True)
         else:
             s.add_(counts.sub_(1.0), alpha=-SHUT)
             top = s.amax(dim=1, keepdim=True).clamp_(min=EMPTY)
-            s.sub_(top).exp2_()
-        total = s.sum(dim=1, keepdim=True)
+            total = s.sub_(top).exp2_().sum(dim=1, keepdim=True)
         if work.dropout:
-            s.mul_(work.kept(s, row.number, r, tile.number))
-        y, sums = _chunks(out, tile, m), _chunks(lse, tile, m)
-        top = torch.zeros_like(total) if top is None else top
-        top.masked_fill_(total == 0.0, EMPTY)
-        total.clamp_(min=TINY)
+            s.mul_(work.kept(s, *row.index, r, tile.number))
+        if row.small:  # sums are divided by when all are there
+            if tile.merges:
+                y.baddbmm_(s.mT, values)
+                sums.add_(total.mT)
+            else:
+                torch.bmm(s.mT, values, out=y)
+                sums.copy_(total.mT)
+            continue
+        mixed, total = torch.bmm(s.mT, values), total.clamp_(min=TINY)
         if tile.merges:
-            both = merge(y, sums, torch.bmm(s.mT, _windows(v, lane, tile, m)), top.mT, total.mT)
-            y.copy_(both[0])
-            sums.copy_(both[1])
+            mixed, logs = merge(y, sums, mixed, top.mT, total.mT)
         else:
-            torch.bmm(s.mT, _windows(v, lane, tile, m), out=y)
-            y.div_(total.mT)
-            torch.add(total.log2_(), top, out=sums.mT)
+            mixed, logs = mixed.div_(total.mT), total.log2_().add_(top).mT
+        y.copy_(mixed)
+        sums.copy_(logs)
+    if row.small:
+        out.div_(lse.clamp(min=TINY))
+        lse.log2_().clamp_(min=EMPTY)
     return out, lse
 
 
 def _backward(row: Row, back: Back, lane: Lane, work: Work, room: Room, r: int, places: Tensor) -> None:
     """Adds the gradients of a lane to those of its row; `places` are those of the row's tokens in the lane."""
     m = work.rules.chunk
-    q, k, v = room.rows("q", row.q, lane.queries), room.rows("k", row.k, lane.keys), room.rows("v", row.v, lane.keys)
-    g, d, lse = (room.rows(name, x, lane.queries) for name, x in (("g", back.g), ("d", back.d), ("lse", back.lse)))
+    q, k, v = Order.of(row, lane, room, m)
+    g, d, lse = room.rows("g", back.g, lane.queries), room.rows("d", back.d, lane.queries), room.rows("lse", back.lse, lane.queries)
     dq, dk, dv = room.zeros("dq", q), room.zeros("dk", k), room.zeros("dv", v)
-    for tile in _tiles(lane, work):
-        s, dp = (room.take(name, tile.chunks, tile.width * m, m) for name in ("s", "dp"))
-        qt, gt, kt, vt = _chunks(q, tile, m), _chunks(g, tile, m), _windows(k, lane, tile, m), _windows(v, lane, tile, m)
-        torch.bmm(kt, qt.mT, out=s)
+    for tile in _tiles(lane, work, (q, g, d, lse, dq), (k, v), (dk, dv)):
+        (queries, slopes, along, sums, queries_slope), (keys, values) = tile.queries, tile.keys
+        shape = (len(keys), keys.shape[1], queries.shape[1])
+        s, dp = room.take("s", *shape), room.take("dp", *shape)
+        torch.bmm(keys, queries.mT, out=s)
         if not row.small:
-            s.sub_(_chunks(lse, tile, m).mT)
-            s.clamp_(max=0.0)  # of pairs that do not count it may be anything
-        s.exp2_().mul_(_pairs(lane, tile, work, room))
-        torch.bmm(vt, gt.mT, out=dp)
+            s.sub_(sums.mT).clamp_(max=0.0)  # of pairs that do not count it may be anything
+        s.exp2_().mul_(_pairs(tile, s, room))
+        torch.bmm(values, slopes.mT, out=dp)
+        weights = s
         if work.dropout:
-            keep = work.kept(s, row.number, r, tile.number)
-            dp.mul_(keep)
-            _add(dv, keep.mul_(s), gt, lane, tile, m)
-        else:
-            _add(dv, s, gt, lane, tile, m)
-        dp.sub_(_chunks(d, tile, m).mT).mul_(s)
-        _add(dk, dp, qt, lane, tile, m)
-        _chunks(dq, tile, m).baddbmm_(dp.mT, kt)
+            weights = work.kept(s, *row.index, r, tile.number)
+            dp.mul_(weights)
+            weights.mul_(s)
+        dp.sub_(along.mT).mul_(s)
+        for w, (key_slope, value_slope) in enumerate(zip(*tile.summed, strict=True)):
+            those = slice(w * m, (w + 1) * m)
+            key_slope.baddbmm_(dp[:, those], queries)
+            value_slope.baddbmm_(weights[:, those], slopes)
+        queries_slope.baddbmm_(dp.mT, keys)
     own = slice(lane.before * m, lane.before * m + len(lane.queries))
-    back.dq.add_(dq.index_select(0, places), alpha=work.scale)
-    back.dk.add_(dk[own].index_select(0, places), alpha=1.0 / LOG2E)
-    back.dv.add_(dv[own].index_select(0, places))
+    for whole, part in ((back.dq, dq), (back.dk, dk[own]), (back.dv, dv[own])):
+        whole.add_(room.rows("in order", part, places))
     if work.rules.across_buckets:  # the chunks before and behind are others, too
         for beside in (slice(0, own.start), slice(own.stop, len(lane.keys))):
-            back.dk.index_add_(0, lane.keys[beside], dk[beside], alpha=1.0 / LOG2E)
+            back.dk.index_add_(0, lane.keys[beside], dk[beside])
             back.dv.index_add_(0, lane.keys[beside], dv[beside])
-
-
-def _add(x: Tensor, a: Tensor, b: Tensor, lane: Lane, tile: Tile, m: int) -> None:
-    """Adds a b (count, width * m, d) to the keys of a tile in x (places, d), chunk by chunk, since those of neighbours overlap."""
-    start = lane.before + tile.start + tile.first
-    for w in range(tile.width):
-        part = x[(start + w) * m : (start + w + tile.chunks) * m]
-        part.view(tile.chunks, m, -1).baddbmm_(a[:, w * m : (w + 1) * m], b)
 
 
 # As operations of torch they are one thing to whoever looks on from outside.
 NAMES = "int rules, float scale, float dropout, int seed"
-GIVEN = "Tensor q, Tensor k, Tensor v, Tensor buckets, Tensor order, Tensor? real"
+GIVEN = "Tensor q, Tensor v, Tensor buckets, Tensor order, Tensor? real"
 operation = torch.library.custom_op("formers::hashed", forward, mutates_args=(), schema=f"({GIVEN}, {NAMES}) -> (Tensor, Tensor)")
 operation_backward = torch.library.custom_op(
     "formers::hashed_backward", backward, mutates_args=(),
-    schema=f"(Tensor g, {GIVEN}, Tensor out, Tensor lse, {NAMES}) -> (Tensor, Tensor, Tensor)",
+    schema=f"(Tensor g, {GIVEN}, Tensor out, Tensor lse, {NAMES}) -> (Tensor, Tensor)",
 )  # fmt: skip
 
 
 @operation.register_fake
-def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _shapes(q: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(v, memory_format=torch.contiguous_format), q.new_empty(q.shape[:3], dtype=wide(q.dtype))
 
 
 @operation_backward.register_fake
-def _shapes_backward(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+def _shapes_backward(g: Tensor, q: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, v))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:6], *output)
-    ctx.rest = inputs[6:]
+    ctx.save_for_backward(*inputs[:5], *output)
+    ctx.rest = inputs[5:]
 
 
 def _go_back(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:

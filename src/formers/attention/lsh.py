@@ -136,9 +136,9 @@ class LSHAttention(SharedHeads):
     def forward(self, x: Tensor, stream: Stream, past: Bucketed | None, step: int) -> tuple[Tensor, Bucketed | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and what the stream's continuation needs."""
         q, v = self.split_all(self.qv(x), 2)
-        k, rules = unit(q), self.rules[step]
+        rules = self.rules[step]
         if past is not None:
-            held = past.append(k, v, self.hash(q, stream, step), stream.positions)
+            held = past.append(unit(q), v, self.hash(q, stream, step), stream.positions)
             y, read = recall(q, held, rules, self.scale)
             if stream.watch is not None:
                 stream.watch.note("attention executors", step, lambda: (Verdict("bucketed", True, DECODES, None),))
@@ -146,21 +146,21 @@ class LSHAttention(SharedHeads):
             return self.merge(y), held.detach() if stream.keep else None
         hashed = stream.once("buckets", step, lambda: in_order(self.hash(q, stream, step)))
         if stream.watch is not None:
-            self.tell(stream.watch, q, k, hashed, stream, step)
+            self.tell(stream.watch, q, hashed, stream, step)
         if rules.across_buckets and rules.wrap == "rounds" and not rules.duplicates:
-            y = self.plainly(q, k, v, hashed, stream, step)
+            y = self.plainly(q, v, hashed, stream, step)
         else:
-            y = attend(q, k, v, hashed, rules, self.scale, stream.valid, self.dropout if self.training else 0.0)
+            y = attend(q, v, hashed, rules, self.scale, stream.valid, self.dropout if self.training else 0.0)
         if not stream.keep:
             return self.merge(y), None
         where = real(stream.positions, stream.valid)
         marks = Cache(hashed.buckets.transpose(2, 3), v.detach()[..., :0], where)
-        return self.merge(y), Bucketed.of(Cache(k, v, where).detach(), marks, math.prod(self.factors), hashed.order)
+        return self.merge(y), Bucketed.of(Cache(unit(q), v, where).detach(), marks, math.prod(self.factors), hashed.order)
 
-    def tell(self, watch: Watch, q: Tensor, k: Tensor, hashed: Hashed, stream: Stream, step: int) -> None:
+    def tell(self, watch: Watch, q: Tensor, hashed: Hashed, stream: Stream, step: int) -> None:
         """Shows the buckets, the weights, by the explicit path, and what runs, to whoever looks on."""
         watch.note("buckets", step, lambda: hashed.buckets)
-        watch.note(self.name, step, lambda: dense.weights(q, k, self.plain_request(q, hashed, stream, step)))
+        watch.note(self.name, step, lambda: dense.weights(q, unit(q), self.plain_request(q, hashed, stream, step)))
         watch.note(f"{self.name} executor", step, lambda: f"hashed ({TILES})")
         watch.note(f"{self.name} executors", step, lambda: (Verdict("hashed", True, TILES, None),))
 
@@ -178,9 +178,9 @@ class LSHAttention(SharedHeads):
             buckets.masked_fill_(~stream.valid[:, None, None, :], math.prod(self.factors))
         return buckets
 
-    def plainly(self, q: Tensor, k: Tensor, v: Tensor, hashed: Hashed, stream: Stream, step: int) -> Tensor:
+    def plainly(self, q: Tensor, v: Tensor, hashed: Hashed, stream: Stream, step: int) -> Tensor:
         """Attention by the full matrix of weights: the equation."""
-        return dense.run(q, k, v, self.plain_request(q, hashed, stream, step))  # E94
+        return dense.run(q, unit(q), v, self.plain_request(q, hashed, stream, step))  # E94
 
     def plain_request(self, q: Tensor, hashed: Hashed, stream: Stream, step: int) -> Request:
         """What is asked of dense attention: all pairs, with a term that shuts those that do not meet."""

@@ -18,6 +18,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ from torch.nn import functional as F
 from formers.attention.hashed import attend
 from formers.attention.hashing import factors, fitting, hashes, in_order, rotations
 from formers.attention.meetings import Rules
-from formers.attention.shared import unit
 from formers.bench.memory import extra_memory
 from formers.bench.progress import working
 from formers.bench.timing import alternate, ratio
@@ -96,7 +96,7 @@ def crossover(costs: dict[int, dict[str, float]]) -> int | None:
     points = [(math.log(n), math.log(cost["all_pairs"] / cost["lsh"])) for n, cost in sorted(costs.items())]
     if points[0][1] >= 0:
         return round(math.exp(points[0][0]))
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         if y0 < 0 <= y1:
             return round(math.exp(x0 + (x1 - x0) * -y0 / (y1 - y0)))
     return None
@@ -113,7 +113,7 @@ def alone(n: int, kind: str) -> Pass:
 
     def by_hashing() -> Tensor:
         directions = rotations(heads, width, ROUNDS, sum(factor) // 2, 0, 0)
-        return attend(q, unit(q), v, in_order(hashes(q.detach(), directions, factor)), rules, width**-0.5, None, 0.0)
+        return attend(q, v, in_order(hashes(q.detach(), directions, factor)), rules, width**-0.5, None, 0.0)
 
     def over_all() -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -175,7 +175,7 @@ def lucid_reformer() -> nn.Module:
 
 def _pass(model: nn.Module, loss: Callable[[], Tensor]) -> None:
     model.zero_grad()
-    loss().backward()
+    loss().backward()  # type: ignore[no-untyped-call]
 
 
 def _installed(package: str) -> bool:

@@ -13,10 +13,18 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 from formers.core import FormersError
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+class Held(NamedTuple):
+    """Bytes that a process held before a run, and at its peak."""
+
+    before: int
+    peak: int
 
 
 def extra_memory(make: Callable[..., Callable[[], object]], *arguments: object) -> int | None:
@@ -25,6 +33,12 @@ def extra_memory(make: Callable[..., Callable[[], object]], *arguments: object) 
     `make` is called in a fresh process, and what it allocates is not counted: the place to make inputs, and to warm up. It is found
     there by its name, as are functions among the arguments.
     """
+    held = held_memory(make, *arguments)
+    return None if held is None else held.peak - held.before
+
+
+def held_memory(make: Callable[..., Callable[[], object]], *arguments: object) -> Held | None:
+    """What the process held in which the run that `make(*arguments)` gives was alone; None where the system does not tell."""
     if peak() is None:
         return None
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
@@ -55,8 +69,8 @@ def reset() -> None:
         return
 
 
-def _measured(make: Callable[..., Callable[[], object]], *arguments: object) -> int:
-    """What `extra_memory` says, in the process that it starts."""
+def _measured(make: Callable[..., Callable[[], object]], *arguments: object) -> Held:
+    """What `held_memory` says, in the process that it starts."""
     run = make(*arguments)
     reset()
     before = peak()
@@ -64,4 +78,4 @@ def _measured(make: Callable[..., Callable[[], object]], *arguments: object) -> 
     after = peak()
     assert before is not None
     assert after is not None
-    return after - before
+    return Held(before, after)

@@ -1,4 +1,4 @@
-"""`formers bench`: times the family against the plainest code that does the same."""
+"""`formers bench`: times the family against the plainest code that does the same, and measures its memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from formers.cli.common import Check, Json, check_suffix, report, wrote
+from formers.cli.common import Check, Json, MemberSet, check_suffix, report, wrote
+from formers.cli.complete import complete_member
+from formers.cli.options import parse_set
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-app = typer.Typer(help="Time training, decoding and attention; hold what `explain` predicts against real runs.", no_args_is_help=True)
+    from formers.bench.training_memory import Way
+
+app = typer.Typer(
+    help="Time training, decoding and attention; measure memory; hold what `explain` predicts against real runs.", no_args_is_help=True
+)
 
 Rounds = Annotated[int, typer.Option(help="How often each side runs.", min=1)]
 
@@ -257,6 +263,72 @@ def explain(
             table.columns[column].justify = "right"
         _print(table)
     _end(results, LIMITS, check, json)
+
+
+MEMORY = (
+    "The peak of a training step over one row, on one thread, each in a process of its own: beside the weights, the optimiser's averages "
+    "and the gradients; these gradients; and the whole process with all of it."
+)
+
+
+@app.command()
+def memory(
+    member: Annotated[str, typer.Option(help="Whose training step, e.g. reformer.", autocompletion=complete_member)] = "decoder",
+    depth: Annotated[
+        list[int] | None, typer.Option(help="How many layers; may be repeated; 1, 2, 4, 8, 16 and 24 unless given.", min=1)
+    ] = None,
+    length: Annotated[list[int] | None, typer.Option(help="How many tokens; may be repeated; 512 ... 8192 unless given.", min=1)] = None,
+    way: Annotated[
+        list[str] | None, typer.Option(help="plain, checkpointing or reversible; may be repeated; all three unless given.")
+    ] = None,
+    set_: MemberSet = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write memory as a picture, .png or .svg, too.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Measure what is promised alone; exit with code 1 where it is missed.")] = False,
+    json: Json = False,
+) -> None:
+    """The peak memory of a training step against depth and length: plain residuals, activation checkpointing, reversible layers.
+
+    Depths are compared at the first --length, 1024 unless given, and lengths at the last --depth, 6 unless given.
+    """
+    check_suffix(out, (".png", ".svg"))
+    from formers.bench.training_memory import DEPTHS, LENGTHS, LIMITS, WAYS, bench_memory, caption, check_memory, panels
+    from formers.core import FormersError, nearest
+    from formers.inspect import draw_curves, save_panels
+
+    if check and (depth or length or way or set_ or out or member != "decoder"):
+        raise FormersError("--check measures what its limits say, and draws nothing: leave all else out.")
+    for word in way or []:
+        if word not in WAYS:
+            raise FormersError(f"--way {word} is unknown: {nearest(word, WAYS)}")
+    if out is not None and max(len(set(depth or DEPTHS)), len(set(length or LENGTHS))) < 2:
+        raise FormersError(f"{out.name!r} would show one depth and one length: give --depth or --length at least twice.")
+    ways: list[Way] = [known for known in WAYS if way is None or known in way]
+    results = check_memory() if check else bench_memory(member, parse_set(set_ or []), depth or (), length or (), ways)
+    drawn = [] if check else panels(results)
+    if out is not None:
+        wrote(save_panels(drawn, out, caption(results)), json)
+    if json:
+        _end(results, LIMITS if check else {}, check, json)
+        return
+    from rich.console import Console
+
+    console = Console()
+    _print(_memory_table(results["rows"]), MEMORY, *(draw_curves(panel, console.width, console.encoding) for panel in drawn))
+    if check:
+        _end({name: results[name] for name in LIMITS}, LIMITS, check, json)
+
+
+def _memory_table(rows: list[dict[str, Any]]) -> Table:
+    """A line for each step."""
+    from formers.inspect.tables import add_row, in_bytes, new_table
+
+    table = new_table("member", "way", "layers", "tokens", "a step", "gradients", "process")
+    for row in rows:
+        sizes = ["" if row[name] is None else in_bytes(row[name]) for name in ("bytes", "gradients_bytes", "process_bytes")]
+        add_row(table, row["member"], row["way"], f"{row['layers']:,}", f"{row['length']:,}", *sizes)
+    for column in range(2, 7):
+        table.columns[column].justify = "right"
+    return table
 
 
 def _attention_table(results: dict[str, Any]) -> Table:

@@ -1,4 +1,4 @@
-"""`formers show`: attention, an alignment, a pattern, the positions, learned spans or a member, drawn in the terminal or as a picture."""
+"""`formers show`: attention, an alignment, a pattern, positions, learned spans, buckets or a member, in the terminal or as a picture."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from formers.cli import measure
+from formers.cli.buckets import buckets
 from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Out, Run, check_suffix, print_json, wrote
 from formers.cli.complete import complete_member, complete_pattern, complete_pattern_set
 from formers.cli.options import parse_set
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
     from formers.inspect import View
 
-app = typer.Typer(help="Draw attention, an alignment, a pattern, positions, spans, losses, context or a member.", no_args_is_help=True)
+app = typer.Typer(
+    help="Draw attention, an alignment, a pattern, positions, spans, buckets, losses, context or a member.", no_args_is_help=True
+)
+app.command("buckets")(buckets)
 app.command("losses")(measure.losses)
 app.command("context")(measure.context)
 

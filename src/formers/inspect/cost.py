@@ -259,7 +259,7 @@ def _hashed(q: Shape, k: Shape, v: Shape, buckets: Shape, order: Shape, real: Sh
 
 
 def _hashed_backward(
-    g: Shape, q: Shape, k: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, out: Shape, lse: Shape, rules: int,
+    g: Shape, q: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, out: Shape, lse: Shape, rules: int,
     *_: Any, **__: Any,
 ) -> int:  # fmt: skip
     """FLOPs of its backward pass, which computes the scores once more."""

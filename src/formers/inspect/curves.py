@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from formers.inspect.picture import FAINT, TEXT, new_figure, save_figure, tidy, write_caption
 from formers.inspect.terminal import lines_of, sayable
@@ -34,10 +34,12 @@ class Panel(NamedTuple):
     """What y is."""
     level: float | None = None
     """A height that is marked."""
+    scale: Literal["logarithmic", "linear"] = "logarithmic"
+    """How x runs."""
 
 
 def draw_curves(panel: Panel, columns: int = 80, encoding: str = "utf-8") -> str:
-    """The curves as lines of at most `columns` characters: a letter each, x by its logarithm; where two meet the later one is seen."""
+    """The curves as lines of at most `columns` characters: a letter each; where two meet the later one is seen."""
     known = [value for curve in panel.curves for value in curve.y if math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=1.0)
     spread = (high - low) or 1.0
@@ -48,14 +50,14 @@ def draw_curves(panel: Panel, columns: int = 80, encoding: str = "utf-8") -> str
     grid = [[" "] * width for _ in range(ROWS)]
     for letter, curve in zip(LETTERS * len(panel.curves), panel.curves, strict=False):
         for column in range(width):
-            x = first * (last / first) ** (column / (width - 1))
+            x = _between(first, last, column / (width - 1), panel.scale)
             y = _at(curve, x)
             if y is not None and math.isfinite(y):
                 grid[round((high - y) / spread * (ROWS - 1))][column] = letter
     lines = [f" {panel.up}"]
     lines += [f"{marks.get(row, ''):>{left - 1}} │{''.join(cells).rstrip()}" for row, cells in enumerate(grid)]
     lines.append(" " * left + "└" + "─" * (width - 1))
-    lines.append(" " * left + _scale(first, last, width))
+    lines.append(" " * left + _scale(first, last, width, panel.scale))
     lines += lines_of(f"{panel.across}, from left to right", columns)
     for letter, curve in zip(LETTERS * len(panel.curves), panel.curves, strict=False):
         lines.append(f" {letter}  {curve.name}")
@@ -73,8 +75,9 @@ def save_panels(panels: Sequence[Panel], path: str | Path, caption: str) -> Path
             axes.plot(curve.x, curve.y, color=colour, linewidth=1.6, marker=mark, markersize=3, label=curve.name, zorder=2)
         if panel.level is not None:
             axes.axhline(panel.level, color="#888888", linestyle="dashed", linewidth=1.2, zorder=2)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        if panel.scale == "logarithmic":
+            axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.7g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(color=FAINT, linewidth=1.0, zorder=0)
         tidy(axes)
@@ -97,12 +100,17 @@ def _at(curve: Curve, x: float) -> float | None:
     return curve.y[right - 1] + share * (curve.y[right] - curve.y[right - 1])
 
 
-def _scale(first: float, last: float, width: int) -> str:
+def _between(first: float, last: float, share: float, scale: str) -> float:
+    """The x at a share of the way from the first to the last."""
+    return first * (last / first) ** share if scale == "logarithmic" else first + (last - first) * share
+
+
+def _scale(first: float, last: float, width: int, scale: str) -> str:
     """Numbers below the columns where they stand, as many as fit, the ends among them."""
     line = ""
     for step in range(7):
         column = round(step / 6 * (width - 1))
-        text = f"{first * (last / first) ** (step / 6):.0f}"
+        text = f"{_between(first, last, step / 6, scale):.0f}"
         column = min(column, width - len(text))
         if column >= len(line) + (2 if line else 0):
             line = line.ljust(column) + text

@@ -75,7 +75,7 @@ def draw_pattern(pattern: Pattern, length: int = 32, heads: int = 1, layer: int 
     drawn = _drawn(pattern, length, heads, layer)
     lines, pairs = [], 1
     for mask, title in zip(drawn.mask, drawn.heads, strict=True):
-        rows, pairs = _grid(mask, columns, has_unicode(encoding))
+        rows, pairs = grid(mask, columns, has_unicode(encoding))
         lines += [title, *rows, ""] if title else [*rows, ""]
     words = drawn.caption
     if pairs > 1:
@@ -164,7 +164,7 @@ def _percent(mask: Tensor) -> str:
     return f"{100 * _share(mask):.3g}%"
 
 
-def _grid(mask: Tensor, columns: int, unicode: bool) -> tuple[list[str], int]:
+def grid(mask: Tensor, columns: int, unicode: bool) -> tuple[list[str], int]:
     """The lines of one mask with their axes, and how many keys a mark stands for."""
     length = len(mask)
     room = max(columns - len(margin("", length)), 8)

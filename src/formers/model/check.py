@@ -240,7 +240,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: isinstance(s.residual, Reversible) and s.position.every_step,
         lambda s: (
-            f"{type(s.position).__name__} positions are added at every step, and Reversible computes states back to which nothing is: "
+            f"{type(s.position).__name__} positions are added at every step, which Reversible, computing states back, would have to undo: "
             "use positions that are added once, or norm=pre."
         ),
     ),

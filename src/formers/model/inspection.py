@@ -26,6 +26,8 @@ NORM = " norm"
 """How the name of a note ends that holds the lengths of vectors."""
 BY_TOKEN = " by token"
 """How the name of a note ends that holds something for each token, (batch, length, ...)."""
+BUCKETS = "buckets"
+"""How the name of a note ends that holds the buckets of hashing, (batch, heads, rounds, length)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +50,10 @@ class Inspection:
     norms: dict[str, Tensor] = field(default_factory=dict)
     """Lengths of vectors (steps, batch, length): "stream" before each block and behind the last, and each sublayer's answer."""
     notes: dict[str, list[Any]] = field(default_factory=dict)
-    """Whatever else the parts of a member tell, by name and step; what is told "by token" is in the order of the tokens, 0 at padding."""
+    """Whatever else the parts of a member tell, by name and step; what is told "by token" is in the order of the tokens, 0 at padding.
+
+    The buckets of LSH layers, (batch, heads, rounds, length), are so, too; those of padding are -1, which no token has.
+    """
 
 
 def size_of(x: Tensor) -> tuple[int, int]:
@@ -85,6 +90,10 @@ def inspect_pass(
     for name in [name for name in seen if name.endswith(BY_TOKEN)]:
         order = orders["source" if name.startswith("encoder ") else "target"]
         seen[name] = [_behind(values, order) for values in seen[name]]
+    for name in [name for name in seen if name.endswith(BUCKETS)]:
+        order = orders["source" if name.startswith("encoder ") else "target"]
+        # 0 is a bucket, too: counted from 1 on the way, padding ends up below the first.
+        seen[name] = [_behind(values.movedim(-1, 1) + 1, order).movedim(1, -1) - 1 for values in seen[name]]
     return Inspection(output, maps["attention"], maps["cross"], maps["encoder attention"], norms, seen)
 
 

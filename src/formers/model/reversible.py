@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Ends = Callable[[Tensor, Tensor], Tensor]
 Pair = tuple[Tensor, Tensor]
-TIDY = 8
+TIDY = 4
 """After so many half steps freed memory is given back: gradients of weights lie scattered among it, and glibc would let it grow."""
 
 
@@ -213,6 +213,7 @@ class Reverse(torch.autograd.Function):
         first, second, source, *_ = ctx.saved_tensors
         learns = source is not None and source.requires_grad
         read = leaf(source) if learns else source
+        tidy(0, first)
         back = Back(passage, read, dict(zip(passage.names, costs, strict=True)), [*([read] if learns else []), *passage.weights])
         streams, slopes = (first, second), (first_slope, second_slope)
         with replaying(first, passage.castings):
@@ -237,8 +238,11 @@ class Back:
     """The source, where it learns, and the weights."""
     sums: dict[int, Tensor] = field(default_factory=dict)
     """Their gradients so far, by their places among the leaves."""
-    own: set[int] = field(default_factory=set)
-    """Those that may be added to where they are: what autograd gives may be one tensor for two."""
+
+    def __post_init__(self) -> None:
+        # Gradients live to the end. Made one by one they would lie scattered among what is freed again, and the C library would take new
+        # room at every half step, so that memory would grow with depth after all: theirs is taken before, side by side.
+        self.room = [torch.empty_like(x) for x in self.leaves]
 
     def undo(self, half: Half, streams: Pair, slopes: Pair) -> tuple[Pair, Pair]:
         """What streams and their gradients were before a half step."""
@@ -267,13 +271,10 @@ class Back:
         return y.detach(), found[0]
 
     def _add(self, i: int, gradient: Tensor) -> None:
-        if i not in self.sums:
-            self.sums[i] = gradient
-        elif i in self.own:
+        if i in self.sums:
             self.sums[i] += gradient
         else:
-            self.sums[i] = self.sums[i] + gradient
-            self.own.add(i)
+            self.sums[i] = self.room[i].copy_(gradient)
 
 
 def _norm(ends: Ends, first: Tensor, second: Tensor) -> Tensor:

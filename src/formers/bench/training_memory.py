@@ -1,0 +1,162 @@
+"""The memory of a training step against depth and against length: plain residuals, activation checkpointing, reversible layers.
+
+A plain stack keeps the activations of every layer for its backward pass; a checkpointed one each layer's input; a reversible one those of
+the layer it is at. Each step is measured in a process of its own, beyond what that holds before: the weights and the optimiser's averages.
+The gradients come during the step. They are as many bytes as the weights, whatever the way, and are taken off. At the peak of a plain or a
+checkpointed step not all of them are there yet, so that what is left is, if anything, too little for these two.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+import torch
+
+from formers.bench.memory import held_memory
+from formers.bench.progress import working
+from formers.core import FormersError
+from formers.core.memory import give_back
+from formers.family import spec as member_spec
+from formers.inspect.curves import Curve, Panel
+from formers.inspect.parameters import weightless
+from formers.model import Spec, build
+from formers.residual import PreNorm, Reversible
+
+Way = Literal["plain", "checkpointing", "reversible"]
+WAYS: tuple[Way, ...] = get_args(Way)
+SIZES: dict[str, Any] = dict(vocab=256, dim=256, heads=4, hidden=1024)
+DEPTHS, DEPTH = (1, 2, 4, 8, 16, 24), 6
+LENGTHS, LENGTH = (512, 1024, 2048, 4096, 8192), 1024
+"""What is measured unless one says otherwise: depths at one length, and lengths at one depth."""
+WARM = 64
+"""Tokens of the step before the one that is measured, which makes the optimiser's averages."""
+DEEP, DEEP_LENGTH = (6, 24), 4096
+LONG_MEMBER, LONG_LAYERS, LONG = "reformer", 6, 65_536
+LIMITS = {"depth_ratio": (0.0, 1.3), "long_gigabytes": (0.0, 10.0)}
+"""24 reversible layers need at most so many times what 6 need, at 4,096 tokens; a step of a long row ends within so many GB in all."""
+MIB, GB = 1 << 20, 10**9
+Row = dict[str, Any]
+
+
+def bench_memory(
+    member: str,
+    options: Mapping[str, Any],
+    depths: Sequence[int] = (),
+    lengths: Sequence[int] = (),
+    ways: Sequence[Way] = WAYS,
+) -> dict[str, Any]:
+    """The bytes of a training step, each way: at several depths of the first length, and at several lengths of the last depth."""
+    depth, length = (depths[-1] if depths else DEPTH), (lengths[0] if lengths else LENGTH)
+    places = [(d, length) for d in sorted(set(depths or DEPTHS))] + [(depth, n) for n in sorted(set(lengths or LENGTHS))]
+    cases = [(way, d, n) for d, n in dict.fromkeys(places) for way in ways]
+    for way, d, n in cases:  # what cannot be is told before anything is measured
+        weightless(spec_of(way, member, options, d, n))
+    with working("measuring", sum(d * n for _, d, n in cases)) as advance:
+        rows = []
+        for way, d, n in cases:
+            rows.append(row_of(way, member, options, d, n))
+            advance(d * n)
+    return {"member": member, "options": {**_sizes(member), **options}, "depth": depth, "length": length, "rows": rows}
+
+
+def check_memory() -> dict[str, Any]:
+    """What is promised, alone: how much more 24 reversible layers need than 6, and the memory of a step over a long row, in all."""
+    few, many = (row_of("reversible", "decoder", {}, d, DEEP_LENGTH) for d in DEEP)
+    long = row_of("reversible", LONG_MEMBER, {}, LONG_LAYERS, LONG)
+    known = few["bytes"] is not None
+    return {
+        "rows": [few, many, long],
+        "depth_ratio": many["bytes"] / few["bytes"] if known else None,
+        "long_gigabytes": long["process_bytes"] / GB if known else None,
+    }
+
+
+def row_of(way: Way, member: str, options: Mapping[str, Any], depth: int, length: int) -> Row:
+    """What a step takes: beyond weights, averages and gradients; these; and the whole process. None where the system does not tell."""
+    gradients = weightless(spec_of(way, member, options, depth, length)).parameter_count() * 4
+    held = held_memory(fresh_step, way, member, dict(options), depth, length)
+    return {
+        "way": way,
+        "member": member,
+        "layers": depth,
+        "length": length,
+        "bytes": None if held is None else max(held.peak - held.before - gradients, 0),
+        "gradients_bytes": gradients,
+        "process_bytes": None if held is None else held.peak,
+    }
+
+
+def spec_of(way: Way, member: str, options: Mapping[str, Any], depth: int, length: int) -> Spec:
+    """A member of the bench's sizes whose layers join the stream in a way."""
+    made = member_spec(member, preset=None, **{**_sizes(member), **options, "layers": depth, "length": length})
+    if made.encoder is not None or made.vocab is None or not made.head.streams:
+        raise FormersError(f"a step of {member} is measured on one text, and it predicts no token of one: use decoder or reformer.")
+    if way == "reversible":
+        return made if isinstance(made.residual, Reversible) else made.replace(residual=Reversible())
+    return made.replace(residual=PreNorm())
+
+
+def fresh_step(way: Way, member: str, options: Mapping[str, Any], depth: int, length: int) -> Callable[[], object]:
+    """A training step of one row, behind a short one that has made the optimiser's averages; both on one thread."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = build(spec_of(way, member, options, depth, length)).train()
+    assert model.spec.vocab is not None
+    if way == "checkpointing":
+        model.checkpointing()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    tokens, targets = (torch.randint(model.spec.vocab, (1, length)) for _ in range(2))
+
+    def step(count: int) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(tokens[:, :count], targets[:, :count]).loss
+        assert loss is not None
+        torch.autograd.backward(loss)
+        del loss
+        optimizer.step()
+
+    step(min(WARM, length))
+    optimizer.zero_grad(set_to_none=True)
+    gc.collect()
+    give_back()
+    return partial(step, length)
+
+
+def panels(results: Mapping[str, Any]) -> list[Panel]:
+    """Memory against depth and against length, where there are several."""
+    rows = results["rows"]
+    found = [
+        _panel((row for row in rows if row["length"] == results["length"]), "layers", f"layers, at length {results['length']:,}"),
+        _panel((row for row in rows if row["layers"] == results["depth"]), "length", f"tokens, of {results['depth']} layers"),
+    ]
+    return [panel for panel in found if panel is not None]
+
+
+def caption(results: Mapping[str, Any]) -> str:
+    """What the picture shows."""
+    sizes = ", ".join(f"{name}={value}" for name, value in results["options"].items())
+    return (
+        f"The memory of a training step of {results['member']} ({sizes}) over one row, beside weights, gradients and the optimiser's "
+        "averages; each measured in a process of its own."
+    )
+
+
+def _sizes(member: str) -> dict[str, Any]:
+    from formers.family.members import member as find
+
+    return {name: value for name, value in SIZES.items() if name in find(member).options}
+
+
+def _panel(rows: Iterable[Row], name: str, across: str) -> Panel | None:
+    """A line for each way; None where there is one point alone, or nothing was measured."""
+    points: dict[str, dict[float, float]] = {}
+    for row in rows:
+        if row["bytes"] is not None:
+            points.setdefault(row["way"], {})[float(row[name])] = row["bytes"] / MIB
+    if not points or min(len(line) for line in points.values()) < 2:
+        return None
+    lines = [Curve(way, sorted(line), [line[x] for x in sorted(line)]) for way, line in points.items()]
+    return Panel(lines, across, "MiB of a training step", scale="linear")
