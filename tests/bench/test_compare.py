@@ -85,6 +85,15 @@ def test_a_run_of_another_command_is_trained_again(commands, tmp_path):
         compare.compare([compare.variant("decoder:tokens=words", parse_set)], "my.txt", tmp_path, {}, minutes=1)
 
 
+def test_another_seed_is_another_command(commands, tmp_path):
+    for seed in (0, 3):
+        commands.clear()
+        found = compare.compare([compare.variant("decoder", parse_set)], "my.txt", tmp_path, {}, steps=1, seed=seed, say=lambda _: None)
+        assert commands[0][0] == "train"
+        assert ("--seed" in commands[0]) == (seed == 3), "0 is what `train` takes by itself"
+        assert found["seed"] == seed
+
+
 def test_the_same_twice_is_refused(commands, tmp_path):
     with refused("two variants"):
         compare.compare([compare.variant("decoder", parse_set)] * 2, "my.txt", tmp_path, {}, minutes=1)

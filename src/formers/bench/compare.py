@@ -86,12 +86,14 @@ def compare(
     steps: int | None = None,
     parameters: int | None = None,
     limit: int | None = None,
+    seed: int = 0,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Trains and judges every variant in its turn; a row of figures for each, and what they have in common.
 
     out: the folder of their runs. common: options of all.
     parameters: as many for all; the first variant's unless given. limit: how many tokens of the held-out data are judged.
+    seed: of all of them.
     """
     if len({v.folder for v in variants}) < len(variants):
         raise FormersError("two variants are the same: name each once.")
@@ -106,16 +108,30 @@ def compare(
         run = out / each.folder
         budget = ["--minutes", str(minutes)] if minutes is not None else ["--steps", str(steps)]
         sets = [word for name, value in options.items() for word in ("--set", f"{name}={json.dumps(value)}")]
-        words = ["train", each.member, "--data", data, "--out", str(run), *budget, "--tokens", "bytes", *sets]
+        words = [
+            "train",
+            each.member,
+            "--data",
+            data,
+            "--out",
+            str(run),
+            *budget,
+            "--tokens",
+            "bytes",
+            *(["--seed", str(seed)] if seed else []),
+            *sets,
+        ]
         if not _finished(run, words):
             say(f"{each.name}: {count:,} parameters")
             _formers(*words, *(["--overwrite"] if run.exists() else []))
         figures = _formers("eval", str(run), *([] if limit is None else ["--limit", str(limit)]))
         trained = json.loads((run / "run.json").read_text())["results"]
         names = ("tokens_per_second", "steps", "peak_memory_bytes")
-        rows.append({"variant": each.name, "parameters": count, **{name: trained.get(name) for name in names}, **_judged(figures)})
+        rows.append(
+            {"variant": each.name, "run": str(run), "parameters": count, **{name: trained.get(name) for name in names}, **_judged(figures)}
+        )
     return {
-        "data": data, "minutes": minutes, "steps": steps, "rows": rows,
+        "data": data, "minutes": minutes, "steps": steps, "seed": seed, "rows": rows,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}",
     }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -34,6 +34,11 @@ ATTENTION = (
 PEERS = (
     "CPU seconds of forward and backward passes, ours and theirs; how many times faster ours is; and how far apart the results of the same "
     "attention are."
+)
+
+COPYING = (
+    "Lines: the rounds of hashing in training; full is dense attention with queries as keys. Columns: those in evaluation.\n"
+    'other: the rounds of the training (1 for full) with reach "{other}". seconds: CPU time.'
 )
 
 
@@ -212,6 +217,42 @@ def evaluation(
         _print(table)
         results = {name: value for name, value in results.items() if name.startswith("speedup")}
     _end(results, LIMITS if check else {}, check, json)
+
+
+@app.command()
+def copying(
+    words: Annotated[int, typer.Option(help="Symbols of the word that is copied; a row is twice that and two tokens.", min=1)] = 127,
+    symbols: Annotated[int, typer.Option(help="How many symbols there are beside 0.", min=2)] = 64,
+    chunk: Annotated[int, typer.Option(help="Tokens of a chunk; there are two buckets for each chunk of a row.", min=1)] = 16,
+    reach: Annotated[
+        Literal["chunk", "bucket"], typer.Option(help="bucket: a query looks at its whole buckets; chunk: the paper's chunks.")
+    ] = "bucket",
+    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 900,
+    seed: Annotated[int, typer.Option(help="Draws weights, rows and rotations.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the table and the losses as a picture, .png or .svg, too.")] = None,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """The Reformer's duplication task 0w0w: the share of tokens copied right, by the rounds of hashing in training and in evaluation."""
+    from formers.bench.copying import JUDGED, LIMITS, Copying, bench_copying, named, save_copying
+
+    check_suffix(out, (".png", ".svg"))
+    columns = [named(rounds) for rounds in JUDGED]
+    if not json:
+        print(f"{'learnt with':<12}" + "".join(f"{name:>9}" for name in columns) + f"{'other':>9}{'seconds':>9}", flush=True)
+
+    def show(row: dict[str, Any]) -> None:
+        cells = [*(row["accuracy"][name] for name in columns), row["other"]]
+        print(f"{row['trained']:<12}" + "".join(f"{cell:>9.2%}" for cell in cells) + f"{row['seconds']:>9,.0f}", flush=True)
+
+    task = Copying(words, symbols, chunk=chunk, reach=reach, steps=steps, seed=seed)
+    results = bench_copying(task, (lambda row: None) if json else show)
+    if out is not None:
+        wrote(save_copying(results, out), json)
+    if not json:
+        print(f"\n{COPYING.format(other=results['other_reach'])}\n")
+        results = {name: results[name] for name in LIMITS}
+    _end(results, LIMITS, check, json)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from formers.cli.common import Json, Set, notice, print_json, wrote
+from formers.cli.common import Json, Set, check_suffix, notice, print_json, wrote
 from formers.cli.complete import complete_data, complete_member
 from formers.cli.options import parse_set
 
@@ -31,8 +31,10 @@ def compare(
         int | None, typer.Option(help="Parameters of each, fitted by `hidden`; the first member's unless given.", min=1)
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Judge the first so many tokens of the held-out data.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of each: weights and batches.")] = 0,
     set_: Set = None,
     page: Annotated[Path | None, typer.Option(help="Write the table with its command into this Markdown file, too.")] = None,
+    curves: Annotated[Path | None, typer.Option(help="Draw the training losses over the steps into this picture, .png or .svg.")] = None,
     json: Json = False,
 ) -> None:
     """Train MEMBERs one after the other, each alone, for the same time and with as many parameters, and judge them alike."""
@@ -42,12 +44,20 @@ def compare(
 
     if (minutes is None) == (steps is None):
         raise FormersError("a comparison needs one budget for all: give --minutes or --steps.")
+    check_suffix(curves, (".png", ".svg"))
     chosen = [variant(v, parse_set) for v in variants]
-    results = run(chosen, data, out, parse_set(set_ or []), minutes, steps, parameters, limit, notice)
+    results = run(chosen, data, out, parse_set(set_ or []), minutes, steps, parameters, limit, seed, notice)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(markdown(results, shlex.join(["formers", *sys.argv[1:]])), encoding="utf-8")
         wrote(page, json)
+    if curves is not None:
+        from formers.inspect import save_panels
+        from formers.inspect.learning import learning_panel
+
+        budget = f"{minutes:g} minutes" if minutes is not None else f"{steps:,} steps"
+        panel = learning_panel({row["variant"]: row["run"] for row in results["rows"]})
+        wrote(save_panels([panel], curves, f"Training losses on {data}, {budget} each; means over some steps."), json)
     if json:
         print_json(results)
         return

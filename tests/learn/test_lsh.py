@@ -1,0 +1,40 @@
+"""LSH attention learns to copy a word, which asks a query for one key far back; were keys hashed otherwise, it could not. Some seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from formers.attention.lsh import LSHAttention
+from formers.bench.copying import Copying, judge, learn
+from formers.model import respecified
+
+TASK = Copying(words=15, symbols=8, dim=32, heads=4, chunk=4, steps=200, rate=6e-3)
+ROUNDS = 2
+
+
+def test_a_word_is_copied_by_hashing_and_better_with_more_rounds() -> None:
+    model, _ = learn(TASK, ROUNDS)
+    right = {rounds: judge(TASK, respecified(model, TASK.spec(rounds))) for rounds in (1, ROUNDS, 8)}
+    assert right[ROUNDS] >= 0.95
+    assert right[8] >= 0.99
+    assert right[1] < right[ROUNDS] <= right[8]
+
+
+def test_it_is_not_where_the_copy_is_hashed_by_other_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries then meet the right key by chance alone: two rounds of 16 buckets, four heads, 40 % at the most."""
+    hashed = LSHAttention.hash
+
+    def torn(self, q, stream, step):
+        other = replace(stream, update=10**6 + (stream.update or 0))
+        was = self.training
+        self.train()  # where rotations are a function of the update
+        first, second = (hashed(self, q, replace(s, update=s.update or 0), step) for s in (stream, other))
+        self.train(was)
+        return torch.cat([first[..., : TASK.words + 1], second[..., TASK.words + 1 :]], dim=-1)
+
+    monkeypatch.setattr(LSHAttention, "hash", torn)
+    model, _ = learn(TASK, ROUNDS)
+    assert judge(TASK, model) < 0.6
