@@ -22,7 +22,7 @@ TINY = {"vocab": 11, "dim": 16, "heads": 2, "layers": 4, "hidden": 24, "length":
 
 def test_by_default_it_is_a_decoder_over_whole_buckets() -> None:
     spec = formers.spec("reformer", vocab=11)
-    assert spec.attention == LSH(rounds=2, chunk=64, reach="bucket")
+    assert spec.attention == LSH(rounds=2, chunk=64, reach="bucket", scaled=False)
     assert (spec.pattern, spec.residual, spec.position, spec.head) == (Causal(), Reversible(ends="mean"), Axial(), LanguageModel())
     assert spec.feedforward == Chunked(hidden=512, activation="gelu", chunk=512)
     assert spec.is_causal

@@ -1,9 +1,10 @@
 """The Reformer (Kitaev et al., 2020): LSH attention, reversible layers and chunking, for long rows in little memory.
 
-Ours is the paper's: keys are queries of length 1, the scale 1/sqrt(d_h) stands behind that, a pair that meets in several rounds counts
-once, and a query sees its own bucket only. With whole buckets (reach "bucket", the default) nothing later changes anything earlier;
-reach "chunk" is the paper's. The codes of others by their options: `reach="chunk", across_buckets=True, duplicates=True, wrap="rounds"`
-is reformer-pytorch's LSH attention; with `scaled=False, ends="concat", tied=False` it is that of trax and transformers.
+Ours is the paper's: keys are queries of length 1, a pair that meets in several rounds counts once, and a query sees its own bucket only.
+Behind that norm no scale is left unless `scaled`: so have it the authors' code and transformers (docs/reformer-claims.md shows why).
+With whole buckets (reach "bucket", the default) nothing later changes anything earlier; reach "chunk" is the paper's. The codes of others
+by their options: `reach="chunk", across_buckets=True, duplicates=True, wrap="rounds"` is trax's and transformers' LSH attention, whose
+model has `ends="concat", tied=False`; with `scaled=True` it is reformer-pytorch's.
 
 Equations E90-E98; docs/reformer.md.
 """
@@ -99,7 +100,7 @@ def reformer(
     across_buckets: bool = False,
     itself: Literal["alone", "always"] = "alone",
     wrap: Literal["round", "rounds"] = "round",
-    scaled: bool = True,
+    scaled: bool = False,
     hash_seed: int = 0,
     local_chunk: PositiveInt | None = None,
     ff_chunk: PositiveInt | None = 512,
