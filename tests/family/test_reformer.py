@@ -32,11 +32,11 @@ def test_by_default_it_is_a_decoder_over_whole_buckets() -> None:
 
 def test_what_its_options_make() -> None:
     spec = formers.spec("reformer", **TINY, attention="local, lsh", local_chunk=4, hash_seed=3, evaluation_rounds=5, buckets=6)
-    assert spec.attention == ByLayer(DotProduct(bias=False), LSH(chunk=8, buckets=6, seed=3, evaluation_rounds=5))
+    assert spec.attention == ByLayer(DotProduct(bias=False), LSH(chunk=8, buckets=6, seed=3, evaluation_rounds=5, scaled=False))
     assert spec.pattern == Alternate(Blocks(query=4, memory=4), Causal())
-    assert formers.spec("reformer", **TINY, attention=["full"]).attention == SharedQK()
+    assert formers.spec("reformer", **TINY, attention=["full"]).attention == SharedQK(scaled=False)
     assert formers.spec("reformer", **TINY, attention=("full", "lsh")).pattern == Causal(), "one pattern is none by turns"
-    assert formers.spec("reformer", **TINY, attention="separate", scaled=False).attention == DotProduct(bias=False)
+    assert formers.spec("reformer", **TINY, attention="separate", scaled=True).attention == DotProduct(bias=False)
     assert formers.spec("reformer", **TINY, ff_chunk=9).feedforward == Chunked(hidden=24, activation="gelu", chunk=9)
     assert formers.spec("reformer", **TINY, loss_chunk=9).head == LanguageModel(chunk=9)
     assert formers.spec("reformer", **TINY, ends="sum").residual == Reversible(ends="sum")
@@ -51,7 +51,7 @@ def test_encoders_and_both() -> None:
     assert formers.spec("reformer", **TINY, classes=3).pattern == Full()
     assert formers.spec("reformer", **TINY, classes=3, pool="first").head == Classify(classes=3, pool="first")
     pair = formers.spec("reformer", **TINY, decoder_layers=2)
-    assert (pair.encoder.attention, pair.encoder.pattern, pair.encoder.head) == (LSH(chunk=8), Full(), NoHead())
+    assert (pair.encoder.attention, pair.encoder.pattern, pair.encoder.head) == (LSH(chunk=8, scaled=False), Full(), NoHead())
     assert (pair.attention, pair.pattern, pair.depth.steps) == (DotProduct(bias=False), Causal(), 2)
     assert pair.residual == pair.encoder.residual == Reversible()
 

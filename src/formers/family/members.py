@@ -28,7 +28,7 @@ class Member(NamedTuple):
     recipe: Callable[..., Spec]
     presets: Mapping[str, Mapping[str, Any]]
     training: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-    """By preset, "" where none is chosen."""
+    """By preset, "" where none is chosen: settings, or `row_tokens` for a batch of so many tokens, whatever the length of its rows."""
     evaluation: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     """By preset: how its paper reads a text to judge it, as options of training's `Protocol`."""
     never: Mapping[str, str] = MappingProxyType({})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -76,7 +77,7 @@ def train(
     start, place = time.monotonic(), world()
     sizes, rest, read = _sorted(member, options)
     reading = Reading(**read).resolved()
-    chosen = settings(steps, minutes, {**_defaults(member, preset), **rest, "seed": seed})
+    chosen = settings(steps, minutes, {**_defaults(member, preset, sizes), **rest, "seed": seed})
     if place.restarts and out is not None and holds_run(Path(out)) and read_facts(Path(out))["command"] == command():
         return resume(out, device=device, quiet=quiet)  # torchrun begins again with the command it was given
     if out is None and not place.alone:
@@ -280,6 +281,18 @@ def _sorted(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[
     return tuple({n: v for n, v in options.items() if n in names} for names in (sizes, rest, reading))  # type: ignore[return-value]
 
 
-def _defaults(member: str, preset: str | None) -> dict[str, Any]:
-    """Training settings that the member's paper asks for."""
-    return dict(find_member(member).training.get(preset or "", {}))
+def _defaults(member: str, preset: str | None, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Training settings that the member's paper asks for; `row_tokens`, where it has them, become a batch that is the smaller the longer
+    its rows are, and judgements on the way of as many tokens as they have with short rows."""
+    known = find_member(member)
+    chosen = dict(known.training.get(preset or "", {}))
+    tokens = chosen.pop("row_tokens", None)
+    if tokens is None:
+        return chosen
+    usual = inspect.signature(known.recipe).parameters["length"].default
+    length = sizes.get("length", known.presets[preset].get("length", usual) if preset else usual)
+    if not isinstance(length, int) or length < 1:
+        return chosen  # which the member refuses
+    batch = max(1, tokens // length)
+    less = {name: max(4, Settings.model_fields[name].default * tokens // (batch * length)) for name in ("eval_batches", "final_batches")}
+    return {**chosen, "batch": batch, **(less if length > tokens else {})}
