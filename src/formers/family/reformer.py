@@ -59,7 +59,7 @@ _TRAX: dict[str, Any] = {
     "batch": 8, "schedule": "inverse-sqrt", "warmup": 2000, "learning_rate": (1024 * 2000) ** -0.5, "weight_decay": 0.0,
 }  # fmt: skip
 TRAINING: dict[str, dict[str, Any]] = {
-    "": {"row_tokens": 4096, "learning_rate": 2e-3},
+    "": {"row_tokens": 4096, "learning_rate": 2e-3, "warmup": 30},
     **dict.fromkeys(("base", "ablation", "trax"), _TRAX),
     "imagenet64": {**_TRAX, "warmup": 8000, "learning_rate": (1024 * 8000) ** -0.5},
     "wmt": {**_TRAX, "batch": 256, "warmup": 8000, "learning_rate": 2 * (512 * 8000) ** -0.5},
