@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import close
 from torch import Tensor
 
 import formers
@@ -17,6 +16,7 @@ from formers.attention.request import Request
 from formers.attention.shared import unit
 from formers.core import Range, Watch
 from formers.patterns import Full
+from helpers import close
 
 HEADS, WIDTH, SCALE = 2, 6, 0.4
 

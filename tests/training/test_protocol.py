@@ -201,6 +201,7 @@ def test_a_run_keeps_its_protocol_and_is_judged_by_it(runs):
     facts = json.loads((runs / "base" / "run.json").read_text())
     assert facts["protocol"] == {
         "kind": "memory", "attention_length": 2100, "segment": 80, "clamp": 820, "same_length": True, "stride": None,
+        "rounds": None,
     }  # fmt: skip
     words = "each with the state of the one before (memory 2,100, same length, clamp 820)"
     assert words in facts["results"]["protocol"]

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from formers.attention import LSH
 from formers.core import IGNORED
 from formers.data import Batch, Batches, Bytes, LastWord, Rows, Tokenizer
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
@@ -285,8 +286,8 @@ def likeliest(model: Model, out: Output, counted: Tensor) -> Tensor:
 
 
 def sight(spec: Spec, continues: bool) -> list[str]:
-    """What else decides how far back a model looks, in words: its memory where it goes on from one, and its clamp."""
-    words = []
+    """What else decides how far back a model looks, in words: its memory where it goes on from one, its clamp, and its hashing rounds."""
+    words = [f"rounds {part.evaluation_rounds or part.rounds}" for part in spec.attention.kinds if isinstance(part, LSH)][:1]
     if continues and isinstance(spec.memory, Recurrence):
         words.append(f"memory {spec.memory.length:,}")
         words += ["same length"] if spec.pattern == Local(window=max(1, spec.memory.length)) else []
