@@ -11,7 +11,7 @@ from torch import Tensor
 
 from formers.attention import LSH, ByLayer, DotProduct, SharedQK
 from formers.attention.hashing import Hashed, factors, fitting, fixed_rotations, hashes, in_order
-from formers.attention.lsh import LSHAttention
+from formers.attention.lsh import SHORT, LSHAttention
 from formers.attention.meetings import meetings
 from formers.core import Range, Sizes, Stream
 from formers.patterns import Causal, Full
@@ -36,6 +36,12 @@ KINDS = [
 ]
 swept = pytest.mark.parametrize("part", KINDS, ids=[str(number) for number in range(len(KINDS))])
 either = pytest.mark.parametrize("causal", [True, False], ids=["causal", "both sides"])
+
+
+@pytest.fixture(autouse=True, params=[0, SHORT], ids=["tiles", "as short rows are"])
+def _by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short rows by tiles, too."""
+    monkeypatch.setattr("formers.attention.lsh.SHORT", request.param)
 
 
 def sublayer(part: LSH | SharedQK, causal: bool) -> torch.nn.Module:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 from typing_extensions import Self
 
 from formers.attention import dense
@@ -26,7 +27,7 @@ from formers.attention.attend import Verdict
 from formers.attention.bucketed import Bucketed, recall
 from formers.attention.hashed import RULES, attend
 from formers.attention.hashing import Hashed, check_buckets, drawn, factors, fitting, fixed_rotations, hashes, in_order, rotations
-from formers.attention.meetings import Rules, term
+from formers.attention.meetings import Rules, meet, term
 from formers.attention.multihead import EVERYTHING, Attention, real
 from formers.attention.request import Request
 from formers.attention.shared import SharedHeads, unit
@@ -35,6 +36,8 @@ from formers.core.random import fresh
 from formers.patterns import Pattern
 from formers.score.base import ScoreModule
 
+SHORT = 384
+"""Up to so many tokens the fused kernel over all pairs is faster than tiles."""
 TILES = "tokens sorted by bucket, chunks of them in tiles"
 DECODES = "the keys of a token's own buckets"
 
@@ -157,6 +160,8 @@ class LSHAttention(SharedHeads):
             self.tell(stream.watch, q, hashed, stream, step)
         if rules.across_buckets and rules.wrap == "rounds" and not rules.duplicates:
             y = self.plainly(q, v, hashed, stream, step)
+        elif q.shape[2] <= SHORT and rules.reach == "bucket" and not rules.duplicates:
+            y = self.masked(q, v, hashed, stream, rules)
         else:
             y = attend(q, v, hashed, self.numbers[step], self.scale, stream.valid, self.dropout if self.training else 0.0)
         if not stream.keep:
@@ -189,6 +194,12 @@ class LSHAttention(SharedHeads):
         if stream.valid is not None:
             buckets.masked_fill_(~stream.valid[:, None, None, :], math.prod(self.factors))
         return buckets
+
+    def masked(self, q: Tensor, v: Tensor, hashed: Hashed, stream: Stream, rules: Rules) -> Tensor:
+        """Attention over all pairs by the fused kernel, of which those that do not meet are shut: the fastest for short rows."""
+        met = meet(hashed.buckets, rules, stream.valid)
+        dropout = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(q, unit(q), v, attn_mask=met, dropout_p=dropout, scale=self.scale)
 
     def plainly(self, q: Tensor, v: Tensor, hashed: Hashed, stream: Stream, step: int) -> Tensor:
         """Attention by the full matrix of weights: the equation."""

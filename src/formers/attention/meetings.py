@@ -49,6 +49,23 @@ def meetings(hashed: Hashed, rules: Rules, real: Tensor | None = None) -> Tensor
     return met * (i[:, None] >= i) if rules.causal else met
 
 
+def meet(buckets: Tensor, rules: Rules, real: Tensor | None = None) -> Tensor:
+    """Whether (batch, heads, n, n) each query looks at each key, by whole buckets; every query looks at one at least, perhaps itself."""
+    n = buckets.shape[3]
+    met = buckets[:, :, 0, :, None] == buckets[:, :, 0, None, :]
+    for r in range(1, buckets.shape[2]):
+        met |= buckets[:, :, r, :, None] == buckets[:, :, r, None, :]
+    if real is not None:
+        met &= real[:, None, None, :]
+    itself = torch.eye(n, dtype=torch.bool, device=buckets.device)
+    if rules.causal:
+        met &= torch.ones_like(itself).tril()
+    if rules.itself == "always":
+        return met | itself
+    met &= ~itself
+    return met | (itself & ~met.any(dim=-1, keepdim=True))
+
+
 def _by_chunks(chunk: Tensor, real: Tensor, rules: Rules, same: Tensor) -> Tensor:
     """How often keys stand in the chunks that queries look at, given each token's chunk (batch, heads, rounds, n)."""
     rounds = chunk.shape[2]
