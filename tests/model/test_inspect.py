@@ -38,7 +38,7 @@ def test_maps_of_every_layer_and_head_sum_to_one_over_what_the_pattern_allows(sp
         close(seen.output.hidden, seat(x).hidden, 0.0)
     assert seen.norms["stream"].shape == (spec.depth.steps + 1, 3, n)
     assert seen.norms["feedforward"].shape == (spec.depth.steps, 3, n)
-    assert all(e.startswith(("sdpa", "dense")) for e in seen.notes["attention executor"])
+    assert all(e.startswith(("sdpa", "dense", "hashed")) for e in seen.notes["attention executor"])
 
 
 def test_the_maps_are_those_that_the_output_is_made_of():

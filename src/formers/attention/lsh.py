@@ -27,7 +27,7 @@ from formers.attention.attend import Verdict
 from formers.attention.bucketed import Bucketed, recall
 from formers.attention.hashed import RULES, attend
 from formers.attention.hashing import Hashed, check_buckets, drawn, factors, fitting, fixed_rotations, hashes, in_order, rotations
-from formers.attention.meetings import Rules, meet, term
+from formers.attention.meetings import Rules, meet, meetings, term
 from formers.attention.multihead import EVERYTHING, Attention, real
 from formers.attention.request import Request
 from formers.attention.shared import SharedHeads, unit
@@ -160,7 +160,7 @@ class LSHAttention(SharedHeads):
             self.tell(stream.watch, q, hashed, stream, step)
         if rules.across_buckets and rules.wrap == "rounds" and not rules.duplicates:
             y = self.plainly(q, v, hashed, stream, step)
-        elif q.shape[2] <= SHORT and rules.reach == "bucket" and not rules.duplicates:
+        elif q.shape[2] <= SHORT and rules.reach == "bucket":
             y = self.masked(q, v, hashed, stream, rules)
         else:
             y = attend(q, v, hashed, self.numbers[step], self.scale, stream.valid, self.dropout if self.training else 0.0)
@@ -198,6 +198,9 @@ class LSHAttention(SharedHeads):
     def masked(self, q: Tensor, v: Tensor, hashed: Hashed, stream: Stream, rules: Rules) -> Tensor:
         """Attention over all pairs by the fused kernel, of which those that do not meet are shut: the fastest for short rows."""
         met = meet(hashed.buckets, rules, stream.valid)
+        if rules.duplicates:
+            times = meetings(hashed, rules, stream.valid).clamp(min=1).to(q.dtype)
+            met = times.log().masked_fill(~met, float("-inf"))
         dropout = self.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(q, unit(q), v, attn_mask=met, dropout_p=dropout, scale=self.scale)
 

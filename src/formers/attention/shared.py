@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from formers.attention import dense
 from formers.attention.attend import run
 from formers.attention.multihead import Attention, DotProduct, _Heads, initialise, leave_behind
 from formers.core import Cache, Index, Sizes, Stream
@@ -67,11 +68,19 @@ class SharedAttention(SharedHeads):
         cache = Cache(k, v, stream.positions) if past is None else past.append(k, v, stream.positions)
         valid = None if pattern.is_causal else stream.valid
         request = self.request(others(pattern), stream.positions, cache.positions, valid, None)
+        single = alone(pattern, stream, x.shape[1])[:, None, :, None]
         if stream.watch is not None:
             self.show(stream.watch, q, cache.keys, cache.values, request, step)
-        mixed = run(q, cache.keys, cache.values, request)
-        y = self.merge(torch.where(alone(pattern, stream, x.shape[1])[:, None, :, None], v, mixed))
+            stream.watch.note(self.name, step, lambda: looking(dense.weights(q, cache.keys, request), single))
+        y = self.merge(torch.where(single, v, run(q, cache.keys, cache.values, request)))
         return y, leave_behind(cache, pattern, stream) if stream.keep else None
+
+
+def looking(weights: Tensor, single: Tensor) -> Tensor:
+    """Weights (batch, heads, queries, keys), the queries being the last keys, of which those that are `single` look at themselves."""
+    queries, keys = weights.shape[2:]
+    itself = torch.eye(queries, dtype=weights.dtype, device=weights.device)
+    return torch.where(single, F.pad(itself, (keys - queries, 0)), weights)
 
 
 def others(pattern: Pattern) -> Pattern:
