@@ -213,7 +213,7 @@ class Reverse(torch.autograd.Function):
         first, second, source, *_ = ctx.saved_tensors
         learns = source is not None and source.requires_grad
         read = leaf(source) if learns else source
-        tidy(TIDY - 1, first)
+        tidy(len(passage.halves) // TIDY * TIDY, first)  # what the way through has freed, if it was long
         back = Back(passage, read, dict(zip(passage.names, costs, strict=True)), [*([read] if learns else []), *passage.weights])
         streams, slopes = (first, second), (first_slope, second_slope)
         with replaying(first, passage.castings):
@@ -284,7 +284,7 @@ def _norm(ends: Ends, first: Tensor, second: Tensor) -> Tensor:
 
 def tidy(i: int, x: Tensor) -> None:
     """Gives freed memory back to the system now and then: at half step i of streams like x, on a CPU."""
-    if i % TIDY == TIDY - 1 and x.device.type == "cpu":
+    if i and i % TIDY == 0 and x.device.type == "cpu":
         give_back()
 
 
