@@ -24,7 +24,7 @@ def test_by_default_it_is_a_decoder_over_whole_buckets() -> None:
     spec = formers.spec("reformer", vocab=11)
     assert spec.attention == LSH(rounds=2, chunk=64, reach="bucket", scaled=False)
     assert (spec.pattern, spec.residual, spec.position, spec.head) == (Causal(), Reversible(ends="mean"), Axial(), LanguageModel())
-    assert spec.feedforward == Chunked(hidden=512, activation="gelu", chunk=512)
+    assert spec.feedforward == Chunked(hidden=512, activation="gelu", chunk=2048)
     assert spec.is_causal
     assert spec.draws
     assert formers.spec("reformer", vocab=11, length=20).attention.chunk == 20, "a short row is one chunk"

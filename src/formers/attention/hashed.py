@@ -27,7 +27,7 @@ from formers.attention.tiles import EMPTY, LOG2E, SHUT, wide
 from formers.core.random import fresh
 
 RULES: Numbered[Rules] = Numbered()
-PAIRS = 1 << 17
+PAIRS = 1 << 18
 """Pairs of a tile on a CPU, for each of its threads."""
 SMALL = 60.0
 """Scores between this and its opposite, as logarithms to base 2, have powers whose sums and products stay in range."""

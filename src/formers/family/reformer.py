@@ -103,7 +103,7 @@ def reformer(
     scaled: bool = False,
     hash_seed: int = 0,
     local_chunk: PositiveInt | None = None,
-    ff_chunk: PositiveInt | None = 512,
+    ff_chunk: PositiveInt | None = 2048,
     loss_chunk: PositiveInt | None = None,
     dropout: float = 0.0,
     attention_dropout: float = 0.0,
