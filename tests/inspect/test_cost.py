@@ -250,3 +250,12 @@ def test_the_state_of_fixed_attention_is_the_summaries_and_the_open_block():
     strided = Costs(spec.replace(pattern=Strided(stride=32))).at(1000)
     assert strided.state == 1000 * 2 * 16 * 4 * 3
     assert strided.decoding.scores == 2 * 2 * 16 * (32 + 1000 // 32) * 3, "it keeps all, and reads its stride and a column"
+
+
+def test_hashed_attention_is_counted_in_tiles() -> None:
+    """Two products over the keys of two chunks, for each query, head and round, and the hashing by 16 directions."""
+    spec = formers.spec("reformer", vocab=11, dim=16, heads=2, layers=1, length=512, rounds=3, chunk=32)
+    cost = Costs(spec).at(512)
+    assert cost.forward.scores == 2 * 2 * 3 * 512 * (64 * (8 + 8) + 8 * 16)
+    assert cost.training is not None
+    assert cost.training.total > 3 * cost.forward.total, "both passes, and what is computed again"

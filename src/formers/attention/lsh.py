@@ -98,9 +98,7 @@ class LSH(Attention):
 
     def rules(self, causal: bool) -> Rules:
         """How far a query looks."""
-        return Rules(
-            causal, self.chunk, self.reach, self.duplicates, self.across_buckets, self.itself, self.look_back, self.look_ahead, self.wrap
-        )
+        return Rules(causal, **{name: value for name, value in self if name in Rules._fields})
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return LSHAttention(sizes, pattern, self)
@@ -129,9 +127,6 @@ class ByLayer(Attention):
 
     def with_rounds(self, rounds: int) -> Attention:
         return ByLayer(*(part.with_rounds(rounds) for part in self.parts))
-
-    def condensed(self, sizes: Sizes, tokens: int) -> int | None:
-        return None
 
 
 class LSHAttention(SharedHeads):
