@@ -34,7 +34,8 @@ CALLED = re.compile(r"qa(\d+)(?:_.*)?_(train|valid|test)\.txt(?:\.gz)?")
 """How a file of stories is called: its task and its part."""
 HELD_OUT = 10
 """Of so many stories the last one is held out, where no file is."""
-WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+SENTENCE_END = re.compile(r"(?<=[.?!])\s+|\n")
+WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 
 
 class Story(NamedTuple):
@@ -122,7 +123,7 @@ def open_stories(data: str | Path, reading: Reading = Reading(), labels: Sequenc
 def read_stories(name: str, path: Path, task: int = 0, invalid: str = "refuse") -> list[list[Story]]:
     """The questions of each story of a file in bAbI's format."""
     found: list[list[Story]] = []
-    told: dict[int, str] = {}
+    facts: dict[int, str] = {}
     last = 0
     for number, line in lines(name, path, invalid):
         head, _, rest = line.strip().partition(" ")
@@ -133,7 +134,7 @@ def read_stories(name: str, path: Path, task: int = 0, invalid: str = "refuse") 
             )
         here = int(head)
         if here == 1:
-            told, last = {}, 0
+            facts, last = {}, 0
             found.append([])
         if here != last + 1 or not found:
             raise FormersError(f"{name}, line {number} has the number {here} behind {last}: number the lines of a story 1, 2, 3, ...")
@@ -143,14 +144,14 @@ def read_stories(name: str, path: Path, task: int = 0, invalid: str = "refuse") 
         if not fact:
             raise FormersError(f"{name}, line {number} has no words: write a fact or a question, or take the line out.")
         if not more:
-            told[here] = fact
+            facts[here] = fact
             continue
         if not more[0].strip():
             raise FormersError(f"{name}, line {number} has a question without an answer: write it behind a tab.")
         supports = more[1].split() if len(more) > 1 else []
-        if wrong := [which for which in supports if not which.isdecimal() or int(which) not in told]:
-            raise FormersError(f"{name}, line {number} is supported by {wrong[0]}, which is no fact told before: name such by their numbers.")
-        found[-1].append(Story((*told.values(), fact), more[0].strip(), len(supports), task))
+        if wrong := [which for which in supports if not which.isdecimal() or int(which) not in facts]:
+            raise FormersError(f"{name}, line {number} is supported by {wrong[0]}, which is no fact told before: name such by number.")
+        found[-1].append(Story((*facts.values(), fact), more[0].strip(), len(supports), task))
     if not any(found):
         raise FormersError(f"{name} has no questions: write some, each with its answer behind a tab.")
     return found
@@ -167,13 +168,19 @@ def encode(facts: Iterable[str], tokenizer: Tokenizer, fact: int) -> Tensor:
     return torch.tensor([row + [0] * (fact - len(row)) for row in rows], dtype=torch.int64).view(len(rows), fact)
 
 
+def told(text: str) -> list[str]:
+    """The facts of a story in plain words: its sentences, which end in a mark or a line's end."""
+    facts = [fact for fact in map(plain, SENTENCE_END.split(text)) if fact]
+    if not facts:
+        raise FormersError("the story has no words: write some sentences, and last a question.")
+    return facts
+
+
 def story(text: str, tokenizer: Tokenizer | None, fact: int | None) -> Tensor:
-    """A story in plain words, a sentence a line and the question last, as tokens (1, facts, words) of a model: `spec.fact` words a fact."""
+    """A story in plain words, the question last, as tokens (1, facts, words) of a model, which has `spec.fact` words a fact."""
     if not isinstance(tokenizer, Words) or fact is None:
         raise FormersError("a story is for a model that was trained on stories: give its tokenizer and its spec.fact.")
-    facts = [line for line in map(plain, text.splitlines()) if line]
-    if not facts:
-        raise FormersError("the story has no words: write a sentence a line, and the question last.")
+    facts = told(text)
     known = set(tokenizer.words)
     for each in facts:
         if strange := [word for word in each.split() if word not in known]:
@@ -253,4 +260,3 @@ def _refuse_strange(name: str, parts: Mapping[str, Sequence[Story]], answers: Se
     known = set(answers)
     for strange in (row.answer for rows in parts.values() for row in rows if row.answer not in known):
         raise FormersError(f"{name} has the answer {strange!r}, which training does not know: it knows {', '.join(answers)}.")
-

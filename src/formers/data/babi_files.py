@@ -150,7 +150,6 @@ test 20 bd3bde3788ac14ba0ae095078f7b820fbd2bfa6a34dba9d1d46a34afde9c2729
 """
 
 
-
 def _pins(table: str) -> dict[tuple[int, str], str]:
     """The sums of a table, by task and part."""
     rows = (line.split() for line in table.strip().splitlines())

@@ -81,9 +81,7 @@ class Stories(_Drawn):
     Of a row with more than `length` facts the oldest are left out, and of a fact the words behind the first `fact`.
     """
 
-    def __init__(
-        self, parts: Mapping[str, Sequence[Story]], labels: Sequence[str], length: int, fact: int, tokenizer: Tokenizer
-    ) -> None:
+    def __init__(self, parts: Mapping[str, Sequence[Story]], labels: Sequence[str], length: int, fact: int, tokenizer: Tokenizer) -> None:
         self.parts, self.labels, self.longest, self.tokenizer = named(parts), tuple(labels), length, tokenizer
         self.classes = {label: number for number, label in enumerate(labels)}
         facts = dict.fromkeys(each for stories in self.parts.values() for row in stories for each in row.facts)

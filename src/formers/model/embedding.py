@@ -76,11 +76,12 @@ class Embedding(Lookup):
 
 
 class Facts(Embedding):
-    """The sum of the vectors of a fact's words, each times a learned mask for its place (Dehghani et al., 2018, section 4.1)."""
+    """The sum of the vectors of a fact's words, each times a learned mask for its place (Dehghani et al., 2018, section 3.1)."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
-        assert spec.fact is not None and self.weight is not None
+        assert spec.fact is not None
+        assert self.weight is not None
         with torch.no_grad():
             self.weight *= spec.fact**-0.5  # so that a whole fact is spread as a token is
         self.mask = nn.Parameter(torch.ones(spec.fact, spec.dim))

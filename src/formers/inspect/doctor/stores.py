@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from formers.core import FormersError
-from formers.data.cache import cache_folder
 from formers.data.babi_files import whole_package
+from formers.data.cache import cache_folder
 from formers.data.catalogue import IMAGES, MULTI30K_FILES, NAMES, PAIRS, SETS, STORIES, Package
 from formers.data.download import lying, whereabouts
 
