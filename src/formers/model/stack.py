@@ -124,7 +124,8 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:
         """Hidden states (batch, length, width) and what every step leaves behind; losses are in stream.losses, taps in stream.taps."""
-        position, depth, watch, places = self.position, self.depth, stream.watch, stream.positions
+        position, depth, watch = self.position, self.depth, stream.watch
+        places = position.shifted(stream.positions, x.shape[0], x.device, stream.starts)
         every_step, reversible = self.every_step, self.reversible
         through = checkpointed if self.checkpointing and torch.is_grad_enabled() else plainly
         left: list[Entries] = [()] * depth.steps
