@@ -21,7 +21,7 @@ SWEPT = pytest.mark.parametrize("specimen", CAUSAL, ids=str)
 
 
 def caches(state: State) -> list[Cache]:
-    return [entry for step in state.steps for entry in step if entry is not None]
+    return [entry for step in state.steps for entry in step if isinstance(entry, Cache)]
 
 
 @SWEPT

@@ -2,7 +2,8 @@
 
 A = LN((H + P^t) + Attention(H + P^t))        H' = LN(A + Transition(A))        t = 1 ... steps
 
-With `act` every position decides by itself after how many steps it halts. Equations E100-E104, E14 and E40-E44; docs/universal-transformer.md.
+With `act` every position decides by itself after how many steps it halts.
+Equations E100-E104, E14 and E40-E44; docs/universal-transformer.md.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ TRAINING: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("base", "adaptive", "t2t"), _T2T),
 }
 
-NEVER = {"layers": "universal-transformer has one block, which is applied again and again: give steps, or decoder_steps, instead of layers."}
+NEVER = {
+    "layers": "universal-transformer has one block, which is applied again and again: give steps, or decoder_steps, instead of layers."
+}
 
 HALTING = {"halt_epsilon": 0.01, "ponder": 0.01, "halt_bias": 1.0}
 """The options of halting, and what they are unless given."""

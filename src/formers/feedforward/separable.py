@@ -39,10 +39,6 @@ class SeparableConv(FeedForward):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Of the hidden activations, beside the dropout of the sublayer's answer."""
 
-    @property
-    def mixes(self) -> bool:
-        return self.kernels != (1, 1)
-
     def build(self, sizes: Sizes) -> nn.Module:
         return SeparableConvTransition(sizes, self)
 
