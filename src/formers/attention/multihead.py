@@ -63,6 +63,14 @@ class Attention(Slot):
         """The number of keys that are made of so many tokens; None where every token is a key of its own."""
         return None
 
+    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
+        """Where one operation of a layer carries information from token j to token i: (length, length) bool, rows i; by some head."""
+        return pattern.mask(length, sizes.heads, layer).any(dim=0)
+
+    def cross_links(self, sizes: Sizes, length: int, source: int) -> Tensor:
+        """Where one operation carries information from a source's token j to token i: (length, source) bool; an operation joins all."""
+        return torch.ones(length, source, dtype=torch.bool)
+
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         """The self-attention sublayer; its forward is forward(x, stream, past, step) -> (y, what it leaves behind)."""
         raise TypeError(f"{type(self).__name__} builds no sublayer: define build(sizes, pattern, score, common).")
