@@ -33,7 +33,7 @@ from formers.patterns import (
     Summary,
 )
 from formers.position import Axial, Grid, Learned, NoPosition, PerLayer, Sinusoidal
-from formers.residual import Bare, PostNorm, PreNorm, Reversible
+from formers.residual import Bare, NormOnly, Plain, PostNorm, PreNorm, Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
 BLOCK = 8
@@ -124,6 +124,8 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     "memory": {"NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
     "residual": {
         "Bare": [Bare()],
+        "NormOnly": [NormOnly()],
+        "Plain": [Plain()],
         "PostNorm": [PostNorm()],
         "PreNorm": [PreNorm()],
         "Reversible": [Reversible(), Reversible(ends="concat"), Reversible(ends="sum")],
