@@ -10,7 +10,7 @@ from torch import Tensor
 
 import formers
 from formers import Model, Output, Spec, State
-from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
+from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Part, Slot
 from formers.depth import Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward
@@ -98,6 +98,11 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     },
     "attention": {
         "DotProduct": [DotProduct(), DotProduct(scaled=False, bias=False)],
+        "Aligned": [
+            *(Aligned(alignment=alignment) for alignment in ("none", "additive", "dot", "general")),
+            Aligned(cell="gru", layers=2, alignment="additive", feeding=False),
+            Aligned(cell="tanh", layers=3, alignment="general", feeding=False),
+        ],
         "LowRank": [
             *(LowRank(rank=5, sharing=sharing) for sharing in ("none", "headwise", "key-value", "layerwise")),
             LowRank(rank=12, projection="mean"),
@@ -154,6 +159,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
 }
 
 TINY = {"dim": 16, "heads": 2, "layers": 2, "hidden": 24, "length": 32, "dropout": 0.0}
+RECURRENT = {"dim": 16, "layers": 2, "length": 32, "dropout": 0.0}
 VOCAB = 11
 
 MEMBERS: dict[str, list[dict[str, Any]]] = {
@@ -234,6 +240,13 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "classes": 3, "chunk": 3, "reach": "chunk", "across_buckets": True, "duplicates": True, "wrap": "rounds", **TINY},
         {"features": 4, "classes": 3, "chunk": 4, "buckets": 4, "position": "none", "norm": "post", **TINY},
         {"vocab": VOCAB, "decoder_layers": 1, "chunk": 2, "buckets": 2, "ends": "sum", **TINY},
+    ],
+    "seq2seq": [
+        {"vocab": VOCAB, **RECURRENT},
+        {"vocab": VOCAB, "alignment": "none", "source_vocab": 7, "bidirectional": False, **RECURRENT},
+        {"vocab": VOCAB, "alignment": "multiplicative", "cell": "gru", "tied": False, **RECURRENT},
+        {"vocab": VOCAB, "alignment": "dot", "feeding": False, **RECURRENT},
+        {"vocab": VOCAB, "feeding": False, "cell": "tanh", **RECURRENT},
     ],
 }
 

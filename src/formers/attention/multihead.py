@@ -43,6 +43,25 @@ class Attention(Slot):
         """The attentions that the layers of a stack have in turn."""
         return (self,)
 
+    @property
+    def reads_source(self) -> bool:
+        """Whether its sublayer reads stream.source itself, so that no cross-attention stands behind it."""
+        return False
+
+    def finals(self, sizes: Sizes) -> tuple[int, ...]:
+        """The widths of the final states that its sublayer adds to stream.final, where it has such: of an LSTM two."""
+        return ()
+
+    @property
+    def carries(self) -> bool:
+        """Whether what it knows of the past is a state of fixed size, and not the keys and values of tokens."""
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Of one that carries: whether a token learns of those behind it whatever the pattern says."""
+        return False
+
     def at(self, layer: int) -> Attention:
         """The attention of a layer."""
         return self.kinds[layer % len(self.kinds)]
@@ -204,7 +223,7 @@ class CrossAttention(_Heads):
             return self.mix(q, past, self.request(EVERYTHING, queries, past.positions, None, None), stream, step), past
         if stream.source is None:
             raise FormersError("there is no source to attend to, and no state that has read one: give source.")
-        source, valid = stream.source
+        source, valid = stream.source.hidden, stream.source.valid
         k, v = self.split_all(self.kv(source), 2)
         cache = Cache(k, v, Range(0, source.shape[1]))
         y = self.mix(q, cache, self.request(EVERYTHING, queries, cache.positions, valid, None), stream, step)

@@ -15,6 +15,7 @@ from formers.family import (
     character_transformer,
     linformer,
     reformer,
+    seq2seq,
     sparse_transformer,
     transformer,
     transformer_xl,
@@ -82,6 +83,7 @@ MEMBERS: dict[str, Member] = {
         },
         reformer.TRAINING,
     ),
+    "seq2seq": Member(seq2seq.seq2seq, {}, seq2seq.TRAINING),
 }
 
 

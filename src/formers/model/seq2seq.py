@@ -29,14 +29,15 @@ class Seq2Seq(Model):
     def encode(
         self, source: Tensor, source_mask: Tensor | None = None, watch: Watch | None = None, update: int | None = None
     ) -> tuple[Source, dict[str, Tensor]]:
-        """The encoder's output over source (batch, n), real tokens first, and its named extra losses.
+        """The encoder's output over source (batch, n), real tokens first, its final states, and its named extra losses.
 
         Extra vectors of the encoder are not in it: what they have gathered the tokens have read, and a source's places stay its tokens.
         """
         read = self.embedding if self.source_embedding is None else self.source_embedding
         x, stream, _ = self.enter(read(source), source_mask, None, None if watch is None else watch.inside("encoder"))
-        hidden, _ = self.encoder(x, replace(stream, keep=False, update=update))
-        return Source(hidden, stream.valid), stream.losses
+        stream = replace(stream, keep=False, update=update, final=[] if self.spec.attention.reads_source else None)
+        hidden, _ = self.encoder(x, stream)
+        return Source(hidden, stream.valid, tuple(stream.final or ())), stream.losses
 
     def forward(
         self,
