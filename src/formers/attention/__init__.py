@@ -4,6 +4,7 @@ from formers.attention.attend import EXECUTORS, attend, choose, explain
 from formers.attention.lowrank import LowRank
 from formers.attention.lsh import LSH, ByLayer
 from formers.attention.multihead import Attention, DotProduct
+from formers.attention.recurrent import Recurrent
 from formers.attention.shared import SharedQK
 
-__all__ = ["EXECUTORS", "LSH", "Attention", "ByLayer", "DotProduct", "LowRank", "SharedQK", "attend", "choose", "explain"]
+__all__ = ["EXECUTORS", "LSH", "Attention", "ByLayer", "DotProduct", "LowRank", "Recurrent", "SharedQK", "attend", "choose", "explain"]

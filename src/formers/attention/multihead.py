@@ -43,6 +43,16 @@ class Attention(Slot):
         """The attentions that the layers of a stack have in turn."""
         return (self,)
 
+    @property
+    def carries(self) -> bool:
+        """Whether what it knows of the past is a state of fixed size, and not the keys and values of tokens."""
+        return False
+
+    @property
+    def ways(self) -> tuple[type[Pattern], ...]:
+        """The patterns that it can have, where it cannot have them all."""
+        return (Pattern,)
+
     def at(self, layer: int) -> Attention:
         """The attention of a layer."""
         return self.kinds[layer % len(self.kinds)]

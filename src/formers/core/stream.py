@@ -83,6 +83,9 @@ class Stream:
     decided: dict[tuple[str, int], Any] | None = None
     """What a first pass over these tokens has decided, by name and depth step; None where there is no second one."""
 
+    final: list[tuple[Tensor, ...]] | None = None
+    """A list for the last states of recurrent sublayers, (h,) or (h, c), each (batch, dim), where a decoder begins with them."""
+
     def once(self, name: str, step: int, decide: Callable[[], T]) -> T:
         """What `decide` gives, and, in a second pass over the same tokens, what it gave in the first.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from formers.attention import LSH, Attention, LowRank, SharedQK
+from formers.attention import LSH, Attention, LowRank, Recurrent, SharedQK
 from formers.core import Comb, FormersError
 from formers.depth import Shared
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
-from formers.memory import NoMemory
+from formers.memory import Carry, NoMemory, Recurrence
 from formers.model.spec import Spec
-from formers.patterns import Causal, Full
+from formers.patterns import Causal, Full, Pattern
 from formers.position import Axial, Grid
 from formers.position.axial import near_square
 from formers.residual import Reversible
@@ -140,7 +140,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: not isinstance(s.memory, NoMemory) and s.position.absolute,
         lambda s: (
             f"{type(s.memory).__name__} carries the past beyond length={s.length}, where {type(s.position).__name__} positions were never "
-            "trained: use NoPosition with the score Relative, which knows distances only."
+            "trained: use NoPosition with the score Relative, which knows distances only, or with recurrent layers."
         ),
     ),
     Refusal(
@@ -223,6 +223,35 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: "LowRank attention shares its projections over all layers and cannot take turns with others: use it alone.",
     ),
     Refusal(
+        lambda s: _carries(s) and not isinstance(s.score, NoScore),
+        lambda s: f"{type(s.score).__name__} is a term for pairs of tokens, and {_carrier(s)} compares none: give it NoScore.",
+    ),
+    Refusal(
+        lambda s: _carries(s) and not all(isinstance(s.pattern.at(t), s.attention.at(t).ways) for t in range(s.depth.steps)),
+        lambda s: (
+            f"{_carrier(s)} decides by itself which tokens a token learns of, and the pattern {type(s.pattern).__name__} says otherwise: "
+            f"give it the pattern {' or '.join(way.__name__ for way in _ways(s))}."
+        ),
+    ),
+    Refusal(
+        lambda s: _carries(s) and isinstance(s.memory, Recurrence),
+        lambda s: (
+            f"Recurrence keeps the hidden states of tokens for attention, and {_carrier(s)} has a state of its own: "
+            "use Carry, which carries it from segment to segment, or NoMemory."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.memory, Carry) and not all(kind.carries for kind in s.attention.kinds),
+        lambda s: (
+            f"Carry is for states of fixed size, and what {_keeper(s)} attention keeps of the past grows with it: "
+            "use Recurrence, which has an end, or recurrent layers alone."
+        ),
+    ),
+    Refusal(
+        lambda s: s.dim % 2 == 1 and any(isinstance(kind, Recurrent) and kind.direction == "both" for kind in s.attention.kinds),
+        lambda s: f"direction=both gives half of dim={s.dim} to each direction: choose an even dim, or direction=forward.",
+    ),
+    Refusal(
         lambda s: isinstance(s.score, FixedSpan) and s.memory.limit is not None and s.memory.limit < s.score.span,
         lambda s: (
             f"span={_span(s).span} looks further back than memory={s.memory.limit} keeps: "
@@ -286,6 +315,26 @@ def _hashes(spec: Spec) -> bool:
 def _shared(spec: Spec) -> str:
     """The name of the attention that has queries as keys."""
     return next(type(kind).__name__ for kind in spec.attention.kinds if isinstance(kind, SHARED))
+
+
+def _carries(spec: Spec) -> bool:
+    """Whether a layer has a state of fixed size instead of keys and values."""
+    return any(kind.carries for kind in spec.attention.kinds)
+
+
+def _carrier(spec: Spec) -> str:
+    """The name of what stands there instead of attention."""
+    return next(type(kind).__name__ for kind in spec.attention.kinds if kind.carries)
+
+
+def _ways(spec: Spec) -> tuple[type[Pattern], ...]:
+    """The patterns that this can have."""
+    return next(kind.ways for kind in spec.attention.kinds if kind.carries)
+
+
+def _keeper(spec: Spec) -> str:
+    """The name of the attention that keeps tokens."""
+    return next(type(kind).__name__ for kind in spec.attention.kinds if not kind.carries)
 
 
 def _low(spec: Spec) -> LowRank:
