@@ -10,12 +10,12 @@ from torch import Tensor
 
 import formers
 from formers import Model, Output, Spec, State
-from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
+from formers.attention import LSH, ByLayer, DotProduct, LowRank, Recurrent, SharedQK
 from formers.core import Part, Slot
 from formers.depth import Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward
 from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead
-from formers.memory import NoMemory, Recurrence
+from formers.memory import Carry, NoMemory, Recurrence
 from formers.patterns import (
     Alternate,
     BigBird,
@@ -112,6 +112,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             LSH(chunk=2, buckets=2, reach="chunk", across_buckets=True, duplicates=True, wrap="rounds", scaled=False, evaluation_rounds=3),
             LSH(chunk=1, reach="chunk", look_back=2, look_ahead=1, seed=5),
         ],
+        "Recurrent": [Recurrent(cell=cell, direction=way) for way in ("forward", "both") for cell in ("tanh", "gru", "lstm")],
         "ByLayer": [ByLayer(DotProduct(bias=False), LSH(chunk=2, buckets=4)), ByLayer(LSH(chunk=2, buckets=2), SharedQK())],
     },
     "score": {
@@ -121,7 +122,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
         "Span": [Span(span=9, ramp=4, init=0.2), Span(span=100, ramp=5, penalty=0.1)],
         "DynamicSpan": [DynamicSpan(span=9, ramp=2, penalty=0.1), DynamicSpan(span=100)],
     },
-    "memory": {"NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
+    "memory": {"Carry": [Carry()], "NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
     "residual": {
         "Bare": [Bare()],
         "PostNorm": [PostNorm()],
@@ -153,6 +154,8 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     },
 }
 
+SMALL = {"dim": 16, "layers": 2, "length": 32, "dropout": 0.0}
+"""Of members without heads."""
 TINY = {"dim": 16, "heads": 2, "layers": 2, "hidden": 24, "length": 32, "dropout": 0.0}
 VOCAB = 11
 
@@ -214,6 +217,11 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "block": 2, "window": 1, "extra": 2, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "decoder_layers": 1, "block": 2, "window": 1, "global_blocks": 1, "extra": 1, "norm": "post", **TINY},
         {"features": 4, "classes": 3, "block": 2, "random_blocks": 0, "position": "none", **TINY},
+    ],
+    "rnn": [
+        {"vocab": VOCAB, **SMALL},
+        {"vocab": VOCAB, "cell": "gru", "norm": "pre", "tied": False, **SMALL},
+        {"vocab": VOCAB, "cell": "tanh", "cutoffs": (4, 7), "division": 2, **SMALL},
     ],
     "reformer": [  # those that reach by chunk are encoders: the contracts of causal members hold for whole buckets
         {"vocab": VOCAB, "chunk": 4, "buckets": 4, **TINY},

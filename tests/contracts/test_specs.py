@@ -73,7 +73,7 @@ def test_equal_options_give_equal_specs(specimen: Specimen) -> None:
 @SWEPT
 def test_every_option_has_a_default_or_is_asked_for(specimen: Specimen) -> None:
     for option in MEMBERS[specimen.member].options:
-        wrong = option + "x" if len(option) < 4 else option[:-2] + option[-1] + option[-2]
+        wrong = option + "x" if len(option) < 4 or option[-1] == option[-2] else option[:-2] + option[-1] + option[-2]
         with refused(specimen.member, repr(wrong), "did you mean"):
             formers.spec(specimen.member, **{**specimen.options, wrong: 1})
 

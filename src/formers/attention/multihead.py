@@ -49,6 +49,11 @@ class Attention(Slot):
         return False
 
     @property
+    def title(self) -> str:
+        """What it is called in a drawing of a block."""
+        return "self-attention"
+
+    @property
     def ways(self) -> tuple[type[Pattern], ...]:
         """The patterns that it can have, where it cannot have them all."""
         return (Pattern,)

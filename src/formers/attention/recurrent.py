@@ -38,6 +38,10 @@ class Recurrent(Attention):
         return True
 
     @property
+    def title(self) -> str:
+        return f"{self.cell} recurrence"
+
+    @property
     def ways(self) -> tuple[type[Pattern], ...]:
         return (Full,) if self.direction == "both" else (Causal,)
 

@@ -14,6 +14,7 @@ from formers.family import (
     bigbird,
     character_transformer,
     linformer,
+    recurrent,
     reformer,
     sparse_transformer,
     transformer,
@@ -82,6 +83,7 @@ MEMBERS: dict[str, Member] = {
         },
         reformer.TRAINING,
     ),
+    "rnn": Member(recurrent.rnn, {"base": recurrent.MEDIUM, "large": recurrent.LARGE}, recurrent.TRAINING),
 }
 
 
