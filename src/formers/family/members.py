@@ -19,6 +19,7 @@ from formers.family import (
     sparse_transformer,
     transformer,
     transformer_xl,
+    universal_transformer,
 )
 from formers.model import Model, Spec, build
 
@@ -84,6 +85,12 @@ MEMBERS: dict[str, Member] = {
         reformer.TRAINING,
     ),
     "rnn": Member(recurrent.rnn, {"base": recurrent.MEDIUM, "large": recurrent.LARGE}, recurrent.TRAINING),
+    "universal-transformer": Member(
+        universal_transformer.universal_transformer,
+        {"base": universal_transformer.BASE, "adaptive": universal_transformer.ADAPTIVE, "t2t": universal_transformer.T2T},
+        universal_transformer.TRAINING,
+        never=universal_transformer.NEVER,
+    ),
 }
 
 

@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from formers.attention import LSH, Attention, LowRank, Recurrent, SharedQK
 from formers.core import Comb, FormersError
-from formers.depth import Shared
+from formers.depth import Adaptive
+from formers.feedforward import SeparableConv
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import Carry, NoMemory, Recurrence
 from formers.model.spec import Spec
 from formers.patterns import Causal, Full, Pattern
-from formers.position import Axial, Grid
+from formers.position import Axial, Coordinate, Grid
 from formers.position.axial import near_square
 from formers.residual import Reversible
 from formers.score import FixedSpan, NoScore
@@ -91,6 +92,17 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: isinstance(s.position, Axial) and s.dim < 2,
         lambda s: f"axial positions share dim={s.dim} between a row and a column: give a dim of at least 2, or use position=learned.",
+    ),
+    Refusal(
+        lambda s: isinstance(s.position, Coordinate) and s.position.place == "none" and s.position.offset > 0,
+        lambda s: (
+            f"offset={_coordinate(s).offset} moves positions, and coordinates with place=none, as a memory has them, tell none: "
+            "use offset=0, or place=sinusoidal without a memory."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.feedforward, SeparableConv) and s.extra > 0,
+        lambda s: f"a convolution is over neighbours, and extra={s.extra} vectors stand beside nobody: use extra=0, or Dense.",
     ),
     Refusal(
         lambda s: s.pattern.heads not in (None, s.heads),
@@ -215,7 +227,7 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        lambda s: len(s.attention.kinds) > 1 and isinstance(s.depth, Shared),
+        lambda s: len(s.attention.kinds) > 1 and s.depth.shared,
         lambda s: f"one shared block cannot have {len(s.attention.kinds)} kinds of attention in turn: use Stacked, or one kind.",
     ),
     Refusal(
@@ -265,7 +277,21 @@ REFUSALS: tuple[Refusal, ...] = (
             "use a causal pattern, or NoScore."
         ),
     ),
-    # Whatever else needs the states that reversibility frees is refused here, as adaptive depth will be.
+    # Whatever else needs the states that reversibility frees is refused here.
+    Refusal(
+        lambda s: isinstance(s.residual, Reversible) and isinstance(s.depth, Adaptive),
+        lambda s: (
+            "Adaptive depth averages the states of all steps, which Reversible frees: use norm=pre or norm=post with it, "
+            "or a fixed number of steps."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.depth, Adaptive) and s.head.taps,
+        lambda s: (
+            f"the losses of a {type(s.head).__name__} head need the outputs of all steps, and Adaptive depth takes as few as it can: "
+            "use intermediate=none or the LanguageModel head, or a fixed number of steps."
+        ),
+    ),
     Refusal(
         lambda s: isinstance(s.residual, Reversible) and s.position.every_step,
         lambda s: (
@@ -358,6 +384,12 @@ def _span(spec: Spec) -> FixedSpan:
 def _axial(spec: Spec) -> Axial:
     """The positions of a spec that are known to be axial."""
     assert isinstance(spec.position, Axial)
+    return spec.position
+
+
+def _coordinate(spec: Spec) -> Coordinate:
+    """The positions of a spec that are known to be coordinates."""
+    assert isinstance(spec.position, Coordinate)
     return spec.position
 
 
