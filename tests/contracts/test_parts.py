@@ -10,13 +10,14 @@ import torch
 
 from contracts.specimens import CAUSAL, SPECIMENS, VOCAB, parts, slots, subject
 from formers import Spec
-from formers.attention import LSH, Attention, LowRank
+from formers.attention import LSH, Attention, LowRank, Recurrent
 from formers.core import Part, Range, Stream
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense
 from formers.heads import Head, LanguageModel, NoHead
-from formers.memory import Recurrence
+from formers.memory import Carry, Recurrence
 from formers.position import NoPosition
+from formers.patterns import Full
 from formers.residual import Bare, Residual
 from helpers import close, refused
 
@@ -34,10 +35,13 @@ def with_part(slot: str, part: Part) -> Spec:
     if isinstance(part, Attention) and part.reads_source:
         return PAIR.model_copy(update={slot: part})
     moves = isinstance(part, LSH) and part.reach == "chunk"
-    for_encoders = (isinstance(part, Head) and not part.writes) or isinstance(part, LowRank) or moves
+    ahead = isinstance(part, Attention) and part.ways == (Full,)
+    for_encoders = (isinstance(part, Head) and not part.writes) or isinstance(part, LowRank) or moves or ahead
     spec = (ENCODER if for_encoders else DECODER).model_copy(update={slot: part})
     if isinstance(part, Residual) and part.width(spec.dim) != spec.dim:
         return spec.model_copy(update={"head": LanguageModel(tied=False)})
+    if isinstance(part, Carry):
+        return spec.model_copy(update={"position": NoPosition(), "attention": Recurrent()})
     return spec.model_copy(update={"position": NoPosition()}) if isinstance(part, Recurrence) else spec
 
 

@@ -40,7 +40,7 @@ from formers.attention.recurrent import run
 from formers.core import FormersError, Sizes, Source, Stream
 from formers.core.initial import draw
 from formers.core.stored import stored
-from formers.patterns import Pattern
+from formers.patterns import Causal, Pattern
 from formers.score.base import ScoreModule
 
 T = TypeVar("T")
@@ -63,6 +63,14 @@ class Aligned(Attention):
     @property
     def carries(self) -> bool:
         return True
+
+    @property
+    def title(self) -> str:
+        return f"{self.cell} recurrence" if self.alignment == "none" else f"{self.cell} recurrence with {self.alignment} alignment"
+
+    @property
+    def ways(self) -> tuple[type[Pattern], ...]:
+        return (Causal,)
 
     @property
     def fed(self) -> bool:

@@ -9,6 +9,7 @@ call of torch's own kernel. Padded rows end, and the backward direction begins, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -19,10 +20,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from formers.attention.cells import Cell, States, Weights, advance, check_width
 from formers.attention.multihead import Attention
 from formers.core import Carried, Sizes, Stream
-from formers.patterns import Pattern
+from formers.patterns import Causal, Full, Pattern
 from formers.score.base import ScoreModule
 
-KERNELS = {"tanh": torch.rnn_tanh, "gru": torch.gru, "lstm": torch.lstm}
+KERNELS: dict[Cell, Callable[..., tuple[Tensor, ...]]] = {"tanh": torch.rnn_tanh, "gru": torch.gru, "lstm": torch.lstm}
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -37,8 +38,12 @@ class Recurrent(Attention):
         return True
 
     @property
-    def looks_ahead(self) -> bool:
-        return self.direction == "both"
+    def title(self) -> str:
+        return f"{self.cell} recurrence"
+
+    @property
+    def ways(self) -> tuple[type[Pattern], ...]:
+        return (Full,) if self.direction == "both" else (Causal,)
 
     def finals(self, sizes: Sizes) -> tuple[int, ...]:
         return (sizes.dim,) * (2 if self.cell == "lstm" else 1)
@@ -52,7 +57,7 @@ class RecurrentLayer(nn.Module):
 
     def __init__(self, dim: int, part: Recurrent) -> None:
         super().__init__()
-        directions = 2 if part.looks_ahead else 1
+        directions = 2 if part.direction == "both" else 1
         self.cell, self.directions, self.dim = part.cell, directions, dim
         self.recurrence = Weights(part.cell, dim, dim // directions, directions)
 
@@ -109,12 +114,8 @@ def _kernel(weights: Weights, x: Tensor, sizes: Tensor | None, states: States, f
     """torch's own: x is (batch, length, dim), or with sizes the data of a packed sequence; states are (directions, batch, dim)."""
     before = states if weights.cell == "lstm" else states[0]
     rest = (True, 1, 0.0, False, weights.directions == 2)  # biases, layers, dropout, training, directions
-    found: tuple[Tensor, ...]
-    if sizes is None:
-        found = KERNELS[weights.cell](x, before, flat, *rest, True)  # type: ignore[arg-type]
-    else:
-        found = KERNELS[weights.cell](x, sizes, before, flat, *rest)  # type: ignore[arg-type]
-    return found
+    kernel = KERNELS[weights.cell]
+    return kernel(x, before, flat, *rest, True) if sizes is None else kernel(x, sizes, before, flat, *rest)
 
 
 def _packed(weights: Weights, x: Tensor, valid: Tensor, states: States, flat: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -122,7 +123,8 @@ def _packed(weights: Weights, x: Tensor, valid: Tensor, states: States, flat: li
     lengths = valid.sum(dim=1)
     packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
     order, back = packed.sorted_indices, packed.unsorted_indices
-    assert order is not None and back is not None
+    assert order is not None
+    assert back is not None
     y, *left = _kernel(weights, packed.data, packed.batch_sizes, tuple(s.index_select(1, order) for s in states), flat)
     rows, _ = pad_packed_sequence(PackedSequence(y, packed.batch_sizes, order, back), batch_first=True, total_length=x.shape[1])
     some = (lengths > 0)[None, :, None]

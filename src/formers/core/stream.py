@@ -80,13 +80,15 @@ class Stream:
     """The depth steps whose outputs somebody asks for."""
     taps: dict[int, Tensor] = field(default_factory=dict)
     """These outputs (batch, length, dim) by step, as the head would be given them if the stack ended there."""
+    starts: dict[int, Tensor] = field(default_factory=dict)
+    """Where rows start, (batch, 1), by the offset that was drawn from; the encoder and the decoder of a pass share it."""
     update: int | None = None
     """The number of the training step, by which parts key what they draw anew at each; None where nobody counts."""
     decided: dict[tuple[str, int], Any] | None = None
     """What a first pass over these tokens has decided, by name and depth step; None where there is no second one."""
 
     final: list[tuple[Tensor, ...]] | None = None
-    """Where it is a list, recurrent sublayers add their last states to it, (h,) or (h, c), each (batch, dim), for a decoder to begin with."""
+    """A list for the last states of recurrent sublayers, (h,) or (h, c), each (batch, dim), where a decoder begins with them."""
 
     def once(self, name: str, step: int, decide: Callable[[], T]) -> T:
         """What `decide` gives, and, in a second pass over the same tokens, what it gave in the first.
