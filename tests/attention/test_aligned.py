@@ -11,7 +11,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from formers import Model, Spec, build
 from formers.attention import Aligned, Recurrent
-from formers.core import Range, Source, Stream, Watch
 from formers.depth import Stacked
 from formers.feedforward import NoFeedForward
 from formers.heads import LanguageModel, NoHead
@@ -66,7 +65,9 @@ def loop(model: Model, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor |
     for x in model.embedding(target[None])[0]:
         inside, context = x[None], None
         if part.alignment == "additive":
-            scores = torch.stack([decoder.energy.weight[0] @ torch.tanh(decoder.query.weight @ states[-1][0][0] + read.keys.weight @ k) for k in h])
+            scores = torch.stack(
+                [decoder.energy.weight[0] @ torch.tanh(decoder.query.weight @ states[-1][0][0] + read.keys.weight @ k) for k in h]
+            )
             context = torch.softmax(scores, 0) @ h
             seen.append(torch.softmax(scores, 0))
         if part.feeding and part.alignment == "additive":

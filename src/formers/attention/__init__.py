@@ -8,4 +8,17 @@ from formers.attention.multihead import Attention, DotProduct
 from formers.attention.recurrent import Recurrent
 from formers.attention.shared import SharedQK
 
-__all__ = ["EXECUTORS", "LSH", "Aligned", "Attention", "ByLayer", "DotProduct", "LowRank", "Recurrent", "SharedQK", "attend", "choose", "explain"]
+__all__ = [
+    "EXECUTORS",
+    "LSH",
+    "Aligned",
+    "Attention",
+    "ByLayer",
+    "DotProduct",
+    "LowRank",
+    "Recurrent",
+    "SharedQK",
+    "attend",
+    "choose",
+    "explain",
+]

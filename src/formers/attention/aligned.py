@@ -152,8 +152,9 @@ class Reading(nn.Module):
             return source.hidden.new_zeros(len(source.hidden), *self.shape)
         states = []
         for layer, bridges in enumerate(self.bridges):
+            assert isinstance(bridges, nn.ModuleList)
             final = at_most(source.final, self.spare + layer)
-            made = [bridge(at_most(final, kind).to(source.hidden.dtype)) for kind, bridge in enumerate(bridges)]  # type: ignore[arg-type]
+            made = [bridge(at_most(final, kind).to(source.hidden.dtype)) for kind, bridge in enumerate(bridges)]
             # What an LSTM keeps to itself has no bounds; what it gives has.
             states.append(torch.stack([torch.tanh(made[0]), *made[1:]], dim=1))  # E144
         return torch.stack(states, dim=1)
@@ -212,7 +213,9 @@ class AlignedDecoder(nn.Module):
             or (past.values is not None) != aligns
             or (past.values is not None and past.values.shape[2] != self.out.in_features - self.dim)
         ):
-            raise FormersError("the state has other cells, widths or another alignment than the model: it is of another; use initial_state.")
+            raise FormersError(
+                "the state has other cells, widths or another alignment than the model: it is of another; use initial_state."
+            )
 
     def by_row(self, x: Tensor, before: Aligning, stream: Stream) -> tuple[Tensor, Tensor | None, Aligning]:
         """y of all tokens, their weights (batch, length, n) and the state behind them; states do not depend on what is found."""
@@ -235,7 +238,7 @@ class AlignedDecoder(nn.Module):
         """The same with feeding: the tokens one after the other. Padding leaves the state of its row as it is."""
         first = self.cells[0]
         assert isinstance(first, Weights)
-        own, fed = first.weight_ih_l0.split([self.dim, first.weight_ih_l0.shape[1] - self.dim], dim=1)
+        own, fed = first.weight_ih_l0[:, : self.dim], first.weight_ih_l0[:, self.dim :]
         drives = F.linear(x, own, first.bias_ih_l0).unbind(1)  # what does not wait for the token before is computed for all at once
         real = None if stream.valid is None else stream.valid[:, :, None].unbind(1)
         layers: list[States] = [layer.unbind(1) for layer in before.states.unbind(1)]

@@ -1,6 +1,6 @@
 """The recurrent encoder-decoder that attention came from: without it (Sutskever et al., 2014), and with it.
 
-Additive attention is that of Bahdanau et al. (2015), multiplicative that of Luong et al. (2015), called general there; their dot is the same
+Additive attention is that of Bahdanau et al. (2015), multiplicative that of Luong et al. (2015), who call it general; their dot is the same
 without a matrix. Equations E144-E149; docs/seq2seq.md.
 """
 

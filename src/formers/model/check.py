@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from formers.attention import LSH, Attention, LowRank, Recurrent, SharedQK
+from formers.attention import LSH, Aligned, Attention, LowRank, Recurrent, SharedQK
 from formers.core import Comb, FormersError
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
@@ -235,6 +235,42 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: "LowRank attention shares its projections over all layers and cannot take turns with others: use it alone.",
     ),
     Refusal(
+        lambda s: _reads(s) and s.encoder is None,
+        lambda s: (
+            f"{_reader(s)} writes what it reads in a source, and there is no encoder to give one: "
+            "give the spec an encoder, or use Recurrent."
+        ),
+    ),
+    Refusal(
+        lambda s: _reads(s) and (s.depth.steps > 1 or len(s.attention.kinds) > 1 or isinstance(s.depth, Adaptive)),
+        lambda s: (
+            f"{_reader(s)} holds all layers of a decoder in one block, and {type(s.depth).__name__}(layers={s.depth.steps}) has others "
+            f"around it: use Stacked(layers=1) and {_reader(s)} alone, with as many layers of its own as you like."
+        ),
+    ),
+    Refusal(
+        lambda s: _reads(s) and s.encoder is not None and any(isinstance(side.residual, Reversible) for side in (s, s.encoder)),
+        lambda s: (
+            f"{_reader(s)} begins with the encoder's final states, which Reversible frees: use another residual in both stacks, as Bare."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.attention, Aligned) and s.attention.alignment == "none" and s.encoder is not None and not s.encoder.finals,
+        lambda s: (
+            "alignment=none knows a source by the encoder's final states alone, and this encoder has no recurrent layer: "
+            "give it Recurrent layers, or use another alignment."
+        ),
+    ),
+    Refusal(
+        lambda s: (
+            isinstance(s.attention, Aligned) and s.attention.alignment == "dot" and s.encoder is not None and s.encoder.width != s.dim
+        ),
+        lambda s: (
+            f"alignment=dot multiplies states of dim={s.dim} by encoder outputs of width {s.sizes.source}: "
+            "make them equal, or use alignment=general, which has a matrix between them."
+        ),
+    ),
+    Refusal(
         lambda s: _carries(s) and not isinstance(s.score, NoScore),
         lambda s: f"{type(s.score).__name__} is a term for pairs of tokens, and {_carrier(s)} compares none: give it NoScore.",
     ),
@@ -341,6 +377,16 @@ def _hashes(spec: Spec) -> bool:
 def _shared(spec: Spec) -> str:
     """The name of the attention that has queries as keys."""
     return next(type(kind).__name__ for kind in spec.attention.kinds if isinstance(kind, SHARED))
+
+
+def _reads(spec: Spec) -> bool:
+    """Whether the attention reads a source by itself."""
+    return any(kind.reads_source for kind in spec.attention.kinds)
+
+
+def _reader(spec: Spec) -> str:
+    """The name of the attention that does."""
+    return next(type(kind).__name__ for kind in spec.attention.kinds if kind.reads_source)
 
 
 def _carries(spec: Spec) -> bool:

@@ -85,7 +85,8 @@ class Seq2Seq(Model):
         assert reader is not None
         seen = reader.extra + m
         keys = reader.attention.condensed(reader.sizes, seen) or seen
-        weights = batch * (reader.depth.steps * reader.heads * seen * keys + self.spec.depth.steps * self.spec.heads * n * (n + m))
+        own = self.spec.heads * n * (self.spec.comparing * n + self.spec.depth.steps * m)
+        weights = batch * (reader.comparing * reader.heads * seen * keys + own)
         return inspect_pass(
             self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, watch=watch), weights, mask, source_mask
         )

@@ -79,6 +79,11 @@ class Spec(Part):
         return tuple(widths for widths in found if widths)
 
     @property
+    def comparing(self) -> int:
+        """The number of depth steps that compare tokens with one another: recurrent ones do not."""
+        return sum(not self.attention.at(step).carries for step in range(self.depth.steps))
+
+    @property
     def width(self) -> int:
         """The width of the hidden states that the stack gives to its head, or to a decoder."""
         return self.residual.width(self.dim)
