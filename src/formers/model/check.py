@@ -47,7 +47,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         lambda s: isinstance(s.head, (LanguageModel, AdaptiveSoftmax)) and s.vocab is None,
-        lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, or use Classify or Tag.",
+        lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, Classify or Tag.",
     ),
     Refusal(
         lambda s: isinstance(s.head, AdaptiveSoftmax) and s.vocab is not None and max(s.head.cutoffs, default=0) >= s.vocab,
