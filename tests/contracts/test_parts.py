@@ -16,8 +16,8 @@ from formers.depth import Shared, Stacked
 from formers.feedforward import Dense
 from formers.heads import Head, LanguageModel, NoHead
 from formers.memory import Carry, Recurrence
-from formers.position import NoPosition
 from formers.patterns import Full
+from formers.position import NoPosition
 from formers.residual import Bare, Residual
 from helpers import close, refused
 
