@@ -14,7 +14,7 @@ from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Recurr
 from formers.core import Part, Slot
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward, SeparableConv
-from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead
+from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
 from formers.memory import Carry, NoMemory, Recurrence
 from formers.patterns import (
     Alternate,
@@ -162,6 +162,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             AdaptiveSoftmax(cutoffs=(4, 7), division=2, tied=False, tied_projections="none"),
         ],
         "Classify": [Classify(classes=3), Classify(classes=2, pool="first")],
+        "Tag": [Tag(classes=3), Tag(classes=3, places=2)],
     },
 }
 
@@ -352,9 +353,8 @@ class Subject:
     def targets(self, length: int) -> Tensor:
         """Random targets of the shape that the head wants."""
         head = self.model.spec.head
-        if isinstance(head, Classify):
-            return torch.randint(head.classes, (self.batch,))
-        return torch.randint(self.model.spec.vocab, (self.batch, length))
+        classes = head.classes if isinstance(head, Classify | Tag) else self.model.spec.vocab
+        return torch.randint(classes, head.asked(self.batch, length))
 
     def rows(self, index: list[int]) -> Subject:
         """The same model with the sources of these rows."""

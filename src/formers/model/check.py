@@ -9,7 +9,7 @@ from formers.attention import LSH, Aligned, Attention, LowRank, Recurrent, Share
 from formers.core import Comb, FormersError
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
-from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
+from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead, Tag
 from formers.memory import Carry, NoMemory, Recurrence
 from formers.model.spec import Spec
 from formers.patterns import Causal, Full, Pattern
@@ -48,7 +48,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         lambda s: isinstance(s.head, (LanguageModel, AdaptiveSoftmax)) and s.vocab is None,
-        lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, or use Classify.",
+        lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, Classify or Tag.",
     ),
     Refusal(
         lambda s: isinstance(s.head, AdaptiveSoftmax) and s.vocab is not None and max(s.head.cutoffs, default=0) >= s.vocab,
@@ -131,7 +131,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: "an encoder's head would never be used: give the encoder NoHead.",
     ),
     Refusal(
-        lambda s: s.encoder is not None and isinstance(s.head, (Classify, MaskedLM)),
+        lambda s: s.encoder is not None and isinstance(s.head, (Classify, MaskedLM, Tag)),
         lambda s: f"the decoder of an encoder-decoder writes tokens: give it the LanguageModel head instead of {type(s.head).__name__}.",
     ),
     Refusal(
