@@ -10,7 +10,7 @@ from formers import Spec
 from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Sizes
 from formers.depth import Adaptive, Shared
-from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead
+from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, PerHead
@@ -52,6 +52,7 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PAIR, encoder=but(PAIR.encoder, encoder=PAIR.encoder)), "two stacks"),
     (but(PAIR, encoder=but(PAIR.encoder, head=Classify(classes=2))), "NoHead"),
     (but(PAIR, head=Classify(classes=2)), "Classify"),
+    (but(PAIR, head=Tag(classes=2)), "Tag"),
     (but(PAIR, head=MaskedLM()), "MaskedLM"),
     (but(PAIR, encoder=but(PAIR.encoder, dim=8)), "dim=8"),
     (but(PAIR, encoder=but(PAIR.encoder, heads=3)), "heads=3"),

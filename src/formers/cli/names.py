@@ -51,8 +51,8 @@ def patterns() -> dict[str, list[str]]:
 
 
 def data_sets() -> list[str]:
-    """The data sets that have a name; their catalogue needs nothing but Python."""
-    return list(runpy.run_path(str(SOURCES / "data" / "catalogue.py"))["NAMES"])
+    """The data sets that have a name, and the tasks; their catalogue needs nothing but Python."""
+    return list(runpy.run_path(str(SOURCES / "data" / "catalogue.py"))["OFFERED"])
 
 
 def settings() -> list[str]:

@@ -26,6 +26,8 @@ class Source(NamedTuple):
 
     hidden: Tensor
     valid: Tensor | None
+    final: tuple[tuple[Tensor, ...], ...] = ()
+    """By recurrent layer of the encoder, its states (batch, width) behind each row's last real token; of an LSTM two."""
 
 
 class Watch:
@@ -78,10 +80,15 @@ class Stream:
     """The depth steps whose outputs somebody asks for."""
     taps: dict[int, Tensor] = field(default_factory=dict)
     """These outputs (batch, length, dim) by step, as the head would be given them if the stack ended there."""
+    starts: dict[int, Tensor] = field(default_factory=dict)
+    """Where rows start, (batch, 1), by the offset that was drawn from; the encoder and the decoder of a pass share it."""
     update: int | None = None
     """The number of the training step, by which parts key what they draw anew at each; None where nobody counts."""
     decided: dict[tuple[str, int], Any] | None = None
     """What a first pass over these tokens has decided, by name and depth step; None where there is no second one."""
+
+    final: list[tuple[Tensor, ...]] | None = None
+    """A list for the last states of recurrent sublayers, (h,) or (h, c), each (batch, dim), where a decoder begins with them."""
 
     def once(self, name: str, step: int, decide: Callable[[], T]) -> T:
         """What `decide` gives, and, in a second pass over the same tokens, what it gave in the first.

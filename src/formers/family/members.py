@@ -14,10 +14,13 @@ from formers.family import (
     bigbird,
     character_transformer,
     linformer,
+    recurrent,
     reformer,
+    seq2seq,
     sparse_transformer,
     transformer,
     transformer_xl,
+    universal_transformer,
 )
 from formers.model import Model, Spec, build
 
@@ -81,6 +84,14 @@ MEMBERS: dict[str, Member] = {
             "wmt": reformer.WMT,
         },
         reformer.TRAINING,
+    ),
+    "rnn": Member(recurrent.rnn, {"base": recurrent.MEDIUM, "large": recurrent.LARGE}, recurrent.TRAINING),
+    "seq2seq": Member(seq2seq.seq2seq, {}, seq2seq.TRAINING),
+    "universal-transformer": Member(
+        universal_transformer.universal_transformer,
+        {"base": universal_transformer.BASE, "adaptive": universal_transformer.ADAPTIVE, "t2t": universal_transformer.T2T},
+        universal_transformer.TRAINING,
+        never=universal_transformer.NEVER,
     ),
 }
 

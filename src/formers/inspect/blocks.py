@@ -55,7 +55,9 @@ def draw_block(spec: Spec, encoding: str = "utf-8") -> str:
 
 def sublayers(spec: Spec) -> list[Sublayer]:
     """The sublayers of a block in the order in which the stream meets them."""
-    found = [Sublayer("self-attention", _names(spec.attention, spec.pattern, spec.score, spec.memory))]
+    shaped: tuple[Slot, ...] = (spec.attention, spec.pattern, spec.score, spec.memory)
+    # A layer that carries a state says its name by its title, and decides by itself who sees whom.
+    found = [Sublayer(spec.attention.title, _names(*(shaped[2:] if spec.attention.carries else shaped)))]
     if spec.encoder is not None:
         found.append(Sublayer("cross-attention", "over the encoder"))
     if not isinstance(spec.feedforward, NoFeedForward):

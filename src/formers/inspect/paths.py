@@ -84,7 +84,8 @@ def _crossing(spec: Spec, source: Spec, length: int) -> Tensor:
         whole = torch.zeros(before + length, before + length, dtype=torch.bool)
         whole[:before, :before] = stack_links(source, length, step)
         whole[before:, before:] = stack_links(spec, length, step)
-        whole[before:, source.extra : before] = spec.attention.at(step).cross_links(spec.sizes, length, length)
+        ends = source.attention.at(step).ends(length)
+        whole[before:, source.extra : before] = spec.attention.at(step).cross_links(length, length, ends)
         return whole
 
     steps = max(spec.depth.steps, source.depth.steps, 2)

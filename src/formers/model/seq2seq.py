@@ -27,16 +27,23 @@ class Seq2Seq(Model):
         self.auxiliary = spec.head.build_auxiliary(spec.head_sizes, spec.vocab)
 
     def encode(
-        self, source: Tensor, source_mask: Tensor | None = None, watch: Watch | None = None, update: int | None = None
+        self,
+        source: Tensor,
+        source_mask: Tensor | None = None,
+        watch: Watch | None = None,
+        update: int | None = None,
+        starts: dict[int, Tensor] | None = None,
     ) -> tuple[Source, dict[str, Tensor]]:
         """The encoder's output over source (batch, n), real tokens first, and its named extra losses.
 
         Extra vectors of the encoder are not in it: what they have gathered the tokens have read, and a source's places stay its tokens.
+        Final states are, where the decoder begins with them. `starts` are as in `Stream`.
         """
         read = self.embedding if self.source_embedding is None else self.source_embedding
         x, stream, _ = self.enter(read(source), source_mask, None, None if watch is None else watch.inside("encoder"))
-        hidden, _ = self.encoder(x, replace(stream, keep=False, update=update))
-        return Source(hidden, stream.valid), stream.losses
+        final: list[tuple[Tensor, ...]] | None = [] if self.spec.attention.reads_source else None
+        hidden, _ = self.encoder(x, replace(stream, keep=False, update=update, starts={} if starts is None else starts, final=final))
+        return Source(hidden, stream.valid, tuple(final or ())), stream.losses
 
     def forward(
         self,
@@ -59,14 +66,15 @@ class Seq2Seq(Model):
         x = self.embedding(target)
         encoded: Source | None = None
         losses: dict[str, Tensor] = {}
+        starts: dict[int, Tensor] = {}
         if state is None or state.empty:
             if source is None:
                 raise FormersError("there is no source, and no state that has read one: give source.")
             if source.shape[0] != target.shape[0]:
                 raise FormersError(f"source has {source.shape[0]} rows and target {target.shape[0]}: give as many of each.")
-            encoded, losses = self.encode(source, source_mask, watch, update)
+            encoded, losses = self.encode(source, source_mask, watch, update, starts)
         x, stream, packed = self.enter(x, mask, state, watch)
-        stream = self.tapped(replace(stream, source=encoded, losses=losses, update=update), targets, progress)
+        stream = self.tapped(replace(stream, source=encoded, losses=losses, starts=starts, update=update), targets, progress)
         hidden, steps = self.stack(x, stream, () if state is None else state.steps)
         return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(target)), progress)
 
@@ -77,7 +85,8 @@ class Seq2Seq(Model):
         assert reader is not None
         seen = reader.extra + m
         keys = reader.attention.condensed(reader.sizes, seen) or seen
-        weights = batch * (reader.depth.steps * reader.heads * seen * keys + self.spec.depth.steps * self.spec.heads * n * (n + m))
+        own = self.spec.heads * n * (self.spec.comparing * n + self.spec.depth.steps * m)
+        weights = batch * (reader.comparing * reader.heads * seen * keys + own)
         return inspect_pass(
             self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, watch=watch), weights, mask, source_mask
         )

@@ -40,7 +40,7 @@ class Block(nn.Module):
         self.limit = spec.memory.limit
         self.attention = attention.build(sizes, spec.pattern, spec.score.build(sizes, common_score), common)
         self.join_attention = residual.build(spec.dim, spec.dropout)
-        if spec.encoder is not None:
+        if spec.encoder is not None and not attention.reads_source:
             self.cross = attention.build_cross(sizes, spec.encoder.width)
             self.join_cross = residual.build(spec.dim, spec.dropout)
         transition = spec.feedforward.build(sizes)
@@ -133,7 +133,7 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:
         """Hidden states (batch, length, width) and what every step leaves behind; losses are in stream.losses, taps in stream.taps."""
         reversible, depth = self.reversible, self.depth
-        places = stream.positions
+        places = self.position.shifted(stream.positions, x.shape[0], x.device, stream.starts)
         if self.extra is not None:
             x, stream = with_extra(self.extra, x, stream)
         walk = Passing(self, stream, past, places)
