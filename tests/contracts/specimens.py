@@ -12,7 +12,7 @@ import formers
 from formers import Model, Output, Spec, State
 from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Part, Slot
-from formers.depth import Shared, Stacked
+from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward
 from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
 from formers.memory import NoMemory, Recurrence
@@ -128,7 +128,11 @@ PARTS: dict[str, dict[str, list[Part]]] = {
         "PreNorm": [PreNorm()],
         "Reversible": [Reversible(), Reversible(ends="concat"), Reversible(ends="sum")],
     },
-    "depth": {"Stacked": [Stacked(layers=2)], "Shared": [Shared(layers=3)]},
+    "depth": {
+        "Stacked": [Stacked(layers=2)],
+        "Shared": [Shared(layers=3)],
+        "Adaptive": [Adaptive(layers=4, epsilon=0.1), Adaptive(layers=3, bias=-1.0), Adaptive(layers=4, epsilon=0.1, act="t2t")],
+    },
     "feedforward": {
         "NoFeedForward": [NoFeedForward()],
         "Dense": [

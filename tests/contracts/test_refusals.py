@@ -9,7 +9,7 @@ import formers
 from formers import Spec
 from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Sizes
-from formers.depth import Shared
+from formers.depth import Adaptive, Shared
 from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
@@ -75,6 +75,9 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PAST, score=Span(span=9), memory=Recurrence(length=8)), "span=9"),
     (but(PLAIN, residual=Reversible(), position=PerLayer()), "PerLayer"),
     (but(PLAIN, residual=Reversible(), head=Auxiliary()), "Auxiliary"),
+    (but(PLAIN, residual=Reversible(), depth=Adaptive(layers=2)), "averages the states of all steps"),
+    (but(PAIR, encoder=but(PAIR.encoder, residual=Reversible(), depth=Adaptive(layers=2))), "which Reversible frees"),
+    (but(PLAIN, depth=Adaptive(layers=2), head=Auxiliary()), "as few as it can"),
     (but(PLAIN, residual=Reversible(ends="concat")), "tied=False"),
     (but(PLAIN, residual=Reversible(ends="concat"), head=AdaptiveSoftmax(cutoffs=(4,), division=2, tied=False)), "32 wide"),
     (but(PAIR, encoder=but(PAIR.encoder, residual=Reversible(), position=PerLayer())), "PerLayer"),
@@ -93,6 +96,7 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(TURNS, attention=ByLayer(DotProduct(), LSH(chunk=64))), "chunk=64"),
     (but(PAIR, encoder=but(PAIR.encoder, attention=LSH(chunk=999))), "chunk=999"),
     (but(TURNS, depth=Shared(layers=2)), "one shared block"),
+    (but(TURNS, depth=Adaptive(layers=2)), "one shared block"),
     (but(LOW, attention=ByLayer(LowRank(rank=4), DotProduct())), "LowRank attention shares"),
 ]
 ALLOWED = [
@@ -116,6 +120,8 @@ ALLOWED = [
     but(LOW, attention=LowRank(rank=4, projection="conv", sharing="headwise"), value_dim=5),
     but(LOW, attention=LowRank(rank=4, projection="mean"), value_dim=5),
     but(PAIR, encoder=but(PAIR.encoder, attention=LowRank(rank=4))),
+    but(PLAIN, depth=Adaptive(layers=2)),
+    but(PLAIN, depth=Adaptive(layers=2), head=Auxiliary(intermediate="none")),
     but(PLAIN, residual=Reversible()),
     but(PLAIN, residual=Reversible(), head=Auxiliary(intermediate="none")),
     but(PLAIN, residual=Reversible(ends="concat"), head=LanguageModel(tied=False)),

@@ -113,7 +113,9 @@ def test_rows_of_text_are_a_function_of_their_keys(exercise: Strings) -> None:
     assert drawn != [other.trained(3, 5, row) for row in range(9)]
 
 
-@pytest.mark.parametrize("data", ["task:addition,digits=2,test_digits=2", "task:copy,length=4,test_length=4", "task:parity,bits=11,test_bits=11"])
+@pytest.mark.parametrize(
+    "data", ["task:addition,digits=2,test_digits=2", "task:copy,length=4,test_length=4", "task:parity,bits=11,test_bits=11"]
+)
 def test_no_row_stands_in_two_parts_where_there_are_many(data: str) -> None:
     exercise = open_strings(data).replace(rows=300)
     many = [size for size in exercise.span("train") if exercise.count(size) >= FEW]

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from formers.attention import dense
 from formers.attention.attend import explain_request, run, survey
+from formers.attention.chosen import Chosen
 from formers.attention.request import Request
 from formers.core import Cache, Comb, FormersError, Hidden, Index, Positions, Range, Sizes, Slot, Stream, Watch
 from formers.core.initial import Law, draw
@@ -163,6 +164,28 @@ class SelfAttention(_Heads):
         if not stream.keep:
             return y, None
         return y, leave_behind(cache, pattern, stream, reach)
+
+    def some(self, x: Tensor, stream: Stream, past: Cache | None, step: int, chosen: Chosen) -> tuple[Tensor, Cache | None]:
+        """y (tokens, dim) of the chosen tokens of x (batch, length, dim); all of x, and its past, gives keys and values."""
+        pattern, own, reach = self.patterns[step], self.widths[0], self.reach(step)
+        if stream.valid is None and not pattern.is_causal:
+            pattern = pattern.of(x.shape[1])
+        weight, bias = self.qkv.weight, self.qkv.bias
+        k, v = self.split_all(F.linear(x, weight[own:], None if bias is None else bias[own:]), 2)
+        cache = Cache(k, v, stream.positions) if past is None else within(past, reach).append(k, v, stream.positions)
+        left = leave_behind(cache, pattern, stream, reach) if stream.keep else None
+        asking = chosen.flat(x)
+        if not chosen.count:
+            return asking, left
+        q = self.split(chosen.padded(F.linear(asking, weight[:own], None if bias is None else bias[:own])), self.sizes.head_dim)
+        # Who sees everything does not ask where it stands.
+        anywhere = isinstance(pattern, Full) and self.score is None
+        queries: Positions = Range(0, q.shape[2]) if anywhere else chosen.positions(stream.positions)
+        term = None
+        if self.score is not None:
+            q, term = self.score(chosen.padded(asking), q, cache.positions, replace(stream, positions=queries), self.scale, step)
+        request = self.request(pattern, queries, cache.positions, None if pattern.is_causal else stream.valid, term)
+        return chosen.unpadded(self.mix(q, cache, request, stream, step)), left
 
     def reach(self, step: int) -> int | None:
         """How many places back the score looks; None where there is no end."""

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from formers.core import Stream
-from formers.depth.base import Depth, DepthModule, Step
+from formers.core import Sizes, Stream
+from formers.depth.base import Depth, DepthModule, Walk
 
 
 class Stacked(Depth):
@@ -24,7 +24,7 @@ class Stacked(Depth):
     def steps(self) -> int:
         return self.layers
 
-    def build(self, block: Callable[[int], nn.Module]) -> DepthModule:
+    def build(self, block: Callable[[int], nn.Module], sizes: Sizes) -> DepthModule:
         return StackedBlocks([block(layer) for layer in range(self.layers)], self.layers)
 
 
@@ -37,7 +37,11 @@ class Shared(Depth):
     def steps(self) -> int:
         return self.layers
 
-    def build(self, block: Callable[[int], nn.Module]) -> DepthModule:
+    @property
+    def shared(self) -> bool:
+        return True
+
+    def build(self, block: Callable[[int], nn.Module], sizes: Sizes) -> DepthModule:
         return StackedBlocks([block(0)], self.layers)
 
 
@@ -49,8 +53,8 @@ class StackedBlocks(DepthModule):
         self.blocks = nn.ModuleList(blocks)
         self.steps = steps
 
-    def forward(self, x: Tensor, stream: Stream, step: Step) -> Tensor:
+    def forward(self, x: Tensor, stream: Stream, walk: Walk) -> Tensor:
         blocks = list(self.blocks)  # a list is asked for an element much faster than a ModuleList
         for t in range(self.steps):
-            x = step(blocks[t % len(blocks)], t, x)  # E13, E14
+            x = walk.through(blocks[t % len(blocks)], walk.enter(x, t), t)  # E13, E14
         return x

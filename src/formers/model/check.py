@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from formers.attention import LSH, Attention, LowRank, SharedQK
 from formers.core import Comb, FormersError
-from formers.depth import Shared
+from formers.depth import Adaptive
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead, Tag
 from formers.memory import NoMemory
 from formers.model.spec import Spec
@@ -215,7 +215,7 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        lambda s: len(s.attention.kinds) > 1 and isinstance(s.depth, Shared),
+        lambda s: len(s.attention.kinds) > 1 and s.depth.shared,
         lambda s: f"one shared block cannot have {len(s.attention.kinds)} kinds of attention in turn: use Stacked, or one kind.",
     ),
     Refusal(
@@ -236,7 +236,21 @@ REFUSALS: tuple[Refusal, ...] = (
             "use a causal pattern, or NoScore."
         ),
     ),
-    # Whatever else needs the states that reversibility frees is refused here, as adaptive depth will be.
+    # Whatever else needs the states that reversibility frees is refused here.
+    Refusal(
+        lambda s: isinstance(s.residual, Reversible) and isinstance(s.depth, Adaptive),
+        lambda s: (
+            "Adaptive depth averages the states of all steps, which Reversible frees: use norm=pre or norm=post with it, "
+            "or a fixed number of steps."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.depth, Adaptive) and s.head.taps,
+        lambda s: (
+            f"the losses of a {type(s.head).__name__} head need the outputs of all steps, and Adaptive depth takes as few as it can: "
+            "use intermediate=none or the LanguageModel head, or a fixed number of steps."
+        ),
+    ),
     Refusal(
         lambda s: isinstance(s.residual, Reversible) and s.position.every_step,
         lambda s: (

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from formers.attention.multihead import real, within
-from formers.core import Cache, FormersError, Hidden, Range, Stream
+from formers.attention.multihead import SelfAttention, real, within
+from formers.core import Cache, FormersError, Hidden, Positions, Range, Stream
 from formers.core.memory import give_back
 from formers.core.state import Entry
 from formers.core.stream import norm
+from formers.feedforward.dense import Transition
 from formers.model.reversible import Half, by_halves
+from formers.model.some import some_tokens
 from formers.model.spec import Spec
 from formers.residual import Reversible
 
@@ -45,6 +47,8 @@ class Block(nn.Module):
         if transition is not None:
             self.feedforward = transition
             self.join_feedforward = residual.build(spec.dim, spec.dropout)
+        self.skips = type(self.attention) is SelfAttention and isinstance(transition, Transition | None)
+        """Whether it can be applied to some of the tokens alone (`some_tokens`)."""
         self.names = [(f"join_{name}", name) for name in SUBLAYERS if name in self._modules]
 
     def forward(self, x: Tensor, stream: Stream, past: Entries | None, step: int) -> tuple[Tensor, Entries]:
@@ -73,11 +77,15 @@ class Block(nn.Module):
             y, entry = sublayer(join.enter(x), stream, replace(seen, states=join.enter(seen.states)), step)
         else:
             y, entry = sublayer(join.enter(x), stream, past, step)
-        if stream.keep and self.limit is not None and name == "attention":
-            entry = remember(x, stream, past, entry, self.limit)
+        if name == "attention":
+            entry = self.remembered(x, stream, past, entry)
         if stream.watch is not None:
             stream.watch.note(f"{name} norm", step, partial(norm, y))
         return y, entry
+
+    def remembered(self, x: Tensor, stream: Stream, past: Entry | None, entry: Entry | None) -> Entry | None:
+        """What attention over x leaves behind, cut to the memory where there is one."""
+        return entry if self.limit is None or not stream.keep else remember(x, stream, past, entry, self.limit)
 
 
 def remember(x: Tensor, stream: Stream, past: Entry | None, entry: Entry | None, limit: int) -> Cache | Hidden:
@@ -117,58 +125,105 @@ class Stack(nn.Module):
         self.drop = nn.Dropout(spec.dropout)
         self.common = spec.attention.common(spec.sizes)
         self.common_score = spec.score.common(spec.sizes)
-        self.depth = spec.depth.build(lambda layer: Block(spec, layer, self.common, self.common_score))
+        self.depth = spec.depth.build(lambda layer: Block(spec, layer, self.common, self.common_score), spec.sizes)
         self.final = spec.residual.final(spec.dim)
         self.every_step = spec.position.every_step
         self.reversible = spec.residual if isinstance(spec.residual, Reversible) else None
 
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:
         """Hidden states (batch, length, width) and what every step leaves behind; losses are in stream.losses, taps in stream.taps."""
-        position, depth, watch, places = self.position, self.depth, stream.watch, stream.positions
-        every_step, reversible = self.every_step, self.reversible
-        through = checkpointed if self.checkpointing and torch.is_grad_enabled() else plainly
-        left: list[Entries] = [()] * depth.steps
-        extra = 0 if self.extra is None else len(self.extra)
+        reversible, depth = self.reversible, self.depth
+        places = stream.positions
         if self.extra is not None:
             x, stream = with_extra(self.extra, x, stream)
-
-        def enter(x: Tensor, t: int) -> Tensor:
-            if t == 0 or every_step:
-                x = position(x, places, t) if not extra else torch.cat([x[:, :extra], position(x[:, extra:], places, t)], dim=1)
-            return self.drop(x) if t == 0 and self.training else x
-
-        def step(block: nn.Module, t: int, x: Tensor) -> Tensor:
-            x = enter(x, t)
-            if watch is not None:
-                watch.note("stream norm", t, partial(norm, x))
-            x, left[t] = through(block, x, stream, past[t] if past else None, t)
-            if t in stream.tapped:
-                stream.taps[t] = self.final(x[:, extra:] if extra else x)
-            return x
-
+        walk = Passing(self, stream, past, places)
         if reversible is None:
-            x = depth(x, stream, step)
+            x = depth(x, stream, walk)
         else:
             halves = self.halves(x, stream, past)
-            first, second, entries = by_halves(halves, enter(x, 0), stream, list(self.parameters()), reversible.end)
+            first, second, entries = by_halves(halves, walk.enter(x, 0), stream, list(self.parameters()), reversible.end)
             x = reversible.end(first, second).to(x.dtype)
-            left = [tuple(e for half, e in zip(halves, entries, strict=True) if half.step == t) for t in range(depth.steps)]
-        if watch is not None:
-            watch.note("stream norm", depth.steps, partial(norm, x))
-        return self.final(x[:, extra:] if extra else x), tuple(left) if stream.keep else ()
+            walk.left = [tuple(e for half, e in zip(halves, entries, strict=True) if half.step == t) for t in range(depth.steps)]
+        if stream.watch is not None:
+            stream.watch.note("stream norm", depth.steps, partial(norm, x))
+        return self.final(x[:, walk.extra :] if walk.extra else x), tuple(walk.left) if stream.keep else ()
 
     def halves(self, x: Tensor, stream: Stream, past: Past) -> list[Half]:
         """The sublayers in the order in which streams pass through them, each with what it left behind before."""
-        found: list[Half] = []
+        order = _Order(past)
+        self.depth(x, stream, order)
+        return order.found
 
-        def step(block: nn.Module, t: int, x: Tensor) -> Tensor:
-            assert isinstance(block, Block)
-            block.check(past[t] if past else None)
-            found.extend(Half(block, i, t, past[t][i] if past else None) for i in range(len(block.names)))
-            return x
 
-        self.depth(x, stream, step)  # it says which block comes when, and x stays as it is
-        return found
+class Passing:
+    """One pass of a stream through a stack: the walk that its depth takes, and what every step leaves behind."""
+
+    def __init__(self, stack: Stack, stream: Stream, past: Past, places: Positions) -> None:
+        self.stack, self.stream, self.past, self.places = stack, stream, past, places
+        """places: of the tokens, without the extra vectors before them."""
+        self.extra = 0 if stack.extra is None else len(stack.extra)
+        self.left: list[Entries] = [()] * stack.depth.steps
+        self.apply = checkpointed if stack.checkpointing and torch.is_grad_enabled() else plainly
+
+    def enter(self, x: Tensor, t: int) -> Tensor:
+        """x with the positions of its tokens, where they are added at this step; dropped out before the first."""
+        stack, extra = self.stack, self.extra
+        if t == 0 or stack.every_step:
+            position, places = stack.position, self.places
+            x = position(x, places, t) if not extra else torch.cat([x[:, :extra], position(x[:, extra:], places, t)], dim=1)
+        return stack.drop(x) if t == 0 and stack.training else x
+
+    def through(self, block: nn.Module, x: Tensor, t: int) -> Tensor:
+        """What a block makes of x at step t."""
+        stream, past = self.stream, self.past
+        if stream.watch is not None:
+            stream.watch.note("stream norm", t, partial(norm, x))
+        x, self.left[t] = self.apply(block, x, stream, past[t] if past else None, t)
+        if t in stream.tapped:
+            stream.taps[t] = self.stack.final(x[:, self.extra :] if self.extra else x)
+        return x
+
+    def some(self, block: nn.Module, x: Tensor, t: int, active: Tensor) -> Tensor | None:
+        """What a block makes of the active tokens of x at step t; None where it has to compute them all."""
+        assert isinstance(block, Block)
+        made = some_tokens(block, x, self.stream, self.past[t] if self.past else None, t, active)
+        if made is None:
+            return None
+        y, self.left[t] = made
+        return y
+
+    def rows(self, kept: Tensor) -> Passing | None:
+        """The pass of some rows alone, whose tokens stand where those of all rows do."""
+        stream, source = self.stream, self.stream.source
+        if stream.keep or self.past or not isinstance(self.places, Range):
+            return None
+        valid = None if stream.valid is None else stream.valid[kept]
+        if source is not None:
+            source = source._replace(hidden=source.hidden[kept], valid=None if source.valid is None else source.valid[kept])
+        return Passing(self.stack, replace(stream, valid=valid, source=source), (), self.places)
+
+
+class _Order:
+    """A walk that goes nowhere, and notes which sublayer would come when; x stays as it is."""
+
+    def __init__(self, past: Past) -> None:
+        self.past = past
+        self.found: list[Half] = []
+
+    def enter(self, x: Tensor, t: int) -> Tensor:
+        return x
+
+    def through(self, block: nn.Module, x: Tensor, t: int) -> Tensor:
+        assert isinstance(block, Block)
+        block.check(self.past[t] if self.past else None)
+        self.found.extend(Half(block, i, t, self.past[t][i] if self.past else None) for i in range(len(block.names)))
+        return x
+
+    def some(self, block: nn.Module, x: Tensor, t: int, active: Tensor) -> Tensor | None:
+        return None
+
+    def rows(self, kept: Tensor) -> _Order | None:
+        return None
 
 
 def with_extra(extra: Tensor, x: Tensor, stream: Stream) -> tuple[Tensor, Stream]:

@@ -1,0 +1,57 @@
+"""Some tokens of every row of a batch, one behind the other, or side by side in rows as long as the longest needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from formers.core import Positions, compact
+from formers.core.positions import EMPTY, Scattered
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which tokens of rows (batch, length) are meant."""
+
+    active: Tensor
+    """(batch, length) bool."""
+    count: int
+    """How many they are in all."""
+    order: Tensor
+    """(batch, most): the places of each row's tokens, in order, and any places behind them."""
+    held: Tensor
+    """(batch, most) bool: where one of them is named."""
+
+    @property
+    def even(self) -> bool:
+        """Whether every row has as many."""
+        return self.count == self.held.numel()
+
+    def flat(self, x: Tensor) -> Tensor:
+        """The vectors (count, dim) of the tokens, row by row, of x (batch, length, dim)."""
+        return x[self.active]
+
+    def padded(self, flat: Tensor) -> Tensor:
+        """Vectors (count, dim) as rows (batch, most, dim), 0 behind those of a row."""
+        if self.even:
+            return flat.view(*self.held.shape, flat.shape[1])
+        rows = flat.new_zeros(*self.held.shape, flat.shape[1])
+        rows[self.held] = flat
+        return rows
+
+    def unpadded(self, rows: Tensor) -> Tensor:
+        """Rows (batch, most, dim) as vectors (count, dim)."""
+        return rows.reshape(-1, rows.shape[2]) if self.even else rows[self.held]
+
+    def positions(self, all_: Positions) -> Scattered:
+        """The positions of the tokens (batch, most), EMPTY behind those of a row."""
+        index = all_.tensor(self.order.device).expand(self.active.shape).gather(1, self.order)
+        return Scattered(index.masked_fill(~self.held, EMPTY), all_.stop)
+
+
+def choose(active: Tensor) -> Chosen:
+    """The tokens marked in active (batch, length) bool; rows have room for one at the least."""
+    packed, counts = compact(active), active.sum(dim=1)
+    most = max(1, int(counts.max()))
+    return Chosen(active, int(counts.sum()), packed.order[:, :most], packed.valid[:, :most])

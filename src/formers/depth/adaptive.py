@@ -1,0 +1,173 @@
+"""Adaptive depth: every token goes through the same block as often as it takes (Dehghani et al., 2018, section 2.2, after Graves, 2016).
+
+s^t = Block(s^{t-1} + P^t)       of the tokens that have not halted; the others keep their state           (E14, E100)
+y = sum_t p^t s^t                weights and halting as in core/halting.py, for each token by itself        E40-E43
+
+Whoever has halted is still looked at: its last state gives keys and values to all later steps. So a batch equals its rows, and a token
+that comes later may think longer than those before it. Where nothing is learnt, halted tokens are not computed but for their keys and
+values, whole rows of them not at all, and no step is taken when nobody is running any more.
+
+`act="t2t"` is tensor2tensor's: the halting unit looks at the state before the block, positions added, tokens that have halted go on being
+transformed and looked at, and what comes out is the interpolation E44.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
+from torch import Tensor, nn
+
+from formers.core import Sizes, Stream
+from formers.core.halting import Act, Halting, averaged, begin, mean_cost
+from formers.depth.base import Depth, DepthModule, Walk
+
+Share = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class Adaptive(Depth):
+    """One block, applied to each token until it halts, `layers` times at the most."""
+
+    layers: PositiveInt
+    """The most steps there are."""
+    epsilon: Share = 0.01
+    """Who has spent 1 - epsilon halts."""
+    ponder: NonNegativeFloat = 0.01
+    """What a step costs: this times the mean of N + R is added to the loss."""
+    bias: float = 1.0
+    """Of the halting unit at the start: the larger, the sooner it halts."""
+    act: Act = "graves"
+
+    @property
+    def steps(self) -> int:
+        return self.layers
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    def build(self, block: Callable[[int], nn.Module], sizes: Sizes) -> DepthModule:
+        return AdaptiveBlocks(block(0), sizes.dim, self)
+
+
+class AdaptiveBlocks(DepthModule):
+    """Applies its one block, and asks after each step who has thought enough."""
+
+    skipping = True
+    """Whether evaluation leaves out what has halted; what comes out is the same."""
+
+    def __init__(self, block: nn.Module, dim: int, part: Adaptive) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([block])
+        self.steps, self.part = part.layers, part
+        self.unit = nn.Linear(dim, 1)
+        nn.init.zeros_(self.unit.weight)  # at first a token's state says nothing about how long it should think
+        nn.init.constant_(self.unit.bias, part.bias)
+
+    def forward(self, x: Tensor, stream: Stream, walk: Walk) -> Tensor:
+        real = stream.valid
+        running = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real
+        spent = begin(running, x.dtype)
+        run = self.interpolated if self.part.act == "t2t" else self.thought if self.whole(stream) else self.skipped
+        y, spent = run(x, stream, walk, spent)
+        if self.part.ponder:
+            cost = self.part.ponder * mean_cost(spent, real)
+            stream.losses["ponder"] = stream.losses["ponder"] + cost if "ponder" in stream.losses else cost
+        if stream.watch is not None:
+            stream.watch.note("ponder steps", 0, lambda: spent.steps)
+            stream.watch.note("remainder", 0, lambda: spent.remainder)
+        return y
+
+    def whole(self, stream: Stream) -> bool:
+        """Whether all tokens take all steps that anybody takes: where weights learn, somebody looks on, or a graph is compiled."""
+        looked_at = stream.watch is not None and stream.watch.only is None
+        return not self.skipping or self.training or torch.is_grad_enabled() or looked_at or torch.compiler.is_compiling()
+
+    def halting(self, state: Tensor) -> Tensor:
+        """h (...) of states (..., dim)."""
+        return torch.sigmoid(self.unit(state)).squeeze(-1)  # E40
+
+    def over(self, spent: Halting, stream: Stream) -> bool:
+        """Whether nobody is running and nobody needs what further steps would leave behind."""
+        return not (torch.compiler.is_compiling() or stream.keep) and not bool(spent.running.any())
+
+    def thought(self, state: Tensor, stream: Stream, walk: Walk, spent: Halting) -> tuple[Tensor, Halting]:
+        """sum_t p^t s^t, every step computed for all tokens; those that have halted keep their state."""
+        y, part = torch.zeros_like(state), self.part
+        for t in range(self.steps):
+            new = walk.through(self.blocks[0], walk.enter(state, t), t)
+            h = self.halting(new)
+            self.show(stream, t, h, spent)
+            state = torch.where(spent.running[..., None], new, state)
+            p, spent = spent.step(h, part.epsilon, last=t == self.steps - 1)
+            y = averaged(y, new, p)
+            if self.over(spent, stream):
+                break
+        return y, spent
+
+    def interpolated(self, state: Tensor, stream: Stream, walk: Walk, spent: Halting) -> tuple[Tensor, Halting]:
+        """What E44 makes of the states of all steps; nobody stops being transformed as long as somebody is running."""
+        y = torch.zeros_like(state)
+        for t in range(self.steps):
+            x = walk.enter(state, t)
+            h = self.halting(x)
+            self.show(stream, t, h, spent)
+            state = walk.through(self.blocks[0], x, t)
+            p, spent = spent.step(h, self.part.epsilon, last=t == self.steps - 1, act="t2t")
+            y = averaged(y, state, p, "t2t")
+            if self.over(spent, stream):
+                break
+        return y, spent
+
+    def skipped(self, state: Tensor, stream: Stream, walk: Walk, spent: Halting) -> tuple[Tensor, Halting]:
+        """The same as `thought`, computed for those alone who have not halted, and for the rows that have such."""
+        out, done, batch = torch.zeros_like(state), spent, torch.arange(len(state), device=state.device)
+        part, block = self.part, self.blocks[0]
+        y: Any = out
+        for t in range(self.steps):
+            alive = spent.running.any(dim=1)
+            inner = None if bool(alive.all()) else walk.rows(alive.nonzero()[:, 0])
+            if inner is not None:  # what is known of the rows that end here is put aside
+                out, done = _put(out, batch, y), _put_all(done, batch, spent)
+                walk, batch, state, y = inner, batch[alive], state[alive], y[alive]
+                spent = Halting(spent.running[alive], spent.total[alive], spent.remainder[alive], spent.steps[alive])
+                if not len(batch):
+                    return out, done
+            x = walk.enter(state, t)
+            active = spent.running
+            new = None if bool(active.all()) else walk.some(block, x, t, active)
+            if new is None:
+                new = walk.through(block, x, t)
+                h = self.halting(new)
+                state = torch.where(active[..., None], new, state)
+                p, spent = spent.step(h, part.epsilon, last=t == self.steps - 1)
+                y = averaged(y, new, p)
+            else:
+                h = torch.zeros_like(spent.total).masked_scatter_(active, self.halting(new).to(spent.total.dtype))
+                p, spent = spent.step(h, part.epsilon, last=t == self.steps - 1)
+                places = active.nonzero(as_tuple=True)
+                state = state.index_put(places, new.to(state.dtype))
+                y = y.index_put(places, p[places][:, None].to(y.dtype) * new.to(y.dtype), accumulate=True)
+        return _put(out, batch, y), _put_all(done, batch, spent)
+
+    def show(self, stream: Stream, t: int, h: Tensor, spent: Halting) -> None:
+        """Shows whoever looks on the halting probabilities of a step, not a number where a token has halted before it."""
+        if stream.watch is not None:
+            stream.watch.note("halting", t, lambda: h.masked_fill(~spent.running, torch.nan))
+
+
+def _put(into: Tensor, rows: Tensor, values: Tensor) -> Tensor:
+    """Rows of a tensor, replaced."""
+    return into.index_copy(0, rows, values)
+
+
+def _put_all(into: Halting, rows: Tensor, values: Halting) -> Halting:
+    """What some rows have spent, put where they stand among all."""
+    return Halting(
+        _put(into.running, rows, values.running),
+        _put(into.total, rows, values.total),
+        _put(into.remainder, rows, values.remainder),
+        _put(into.steps, rows, values.steps),
+    )
