@@ -10,7 +10,7 @@ from torch import Tensor
 
 import formers
 from formers import Model, Output, Spec, State
-from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Recurrent, SharedQK
+from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Pondering, Recurrent, SharedQK, Window
 from formers.core import Part, Slot
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward, SeparableConv
@@ -119,6 +119,13 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             LSH(chunk=1, reach="chunk", look_back=2, look_ahead=1, seed=5),
         ],
         "Recurrent": [Recurrent(cell=cell, direction=way) for way in ("forward", "both") for cell in ("tanh", "gru", "lstm")],
+        "Window": [Window(window=1), Window(window=3, activation="gelu"), Window(window=2, activation="tanh")],
+        "Pondering": [  # epsilon so large that some halt before the others
+            Pondering(steps=4, epsilon=0.3, bias=-0.5),
+            Pondering(cell="lstm", steps=3, epsilon=0.3, bias=-0.5, act="t2t"),
+            Pondering(cell="gru", steps=2, act="none"),
+            Pondering(cell="lstm", steps=1, act="none"),
+        ],
         "ByLayer": [ByLayer(DotProduct(bias=False), LSH(chunk=2, buckets=4)), ByLayer(LSH(chunk=2, buckets=2), SharedQK())],
     },
     "score": {
@@ -238,6 +245,19 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, **SMALL},
         {"vocab": VOCAB, "cell": "gru", "norm": "pre", "tied": False, **SMALL},
         {"vocab": VOCAB, "cell": "tanh", "cutoffs": (4, 7), "division": 2, **SMALL},
+    ],
+    "word-window": [
+        {"vocab": VOCAB, **SMALL},
+        {"vocab": VOCAB, "window": 3, "norm": "pre", "activation": "gelu", "tied": False, **SMALL},
+        {"vocab": VOCAB, "causal": False, **SMALL},
+        {"vocab": VOCAB, "classes": 3, "pool": "first", "window": 1, "norm": "post", "activation": "tanh", **SMALL},
+    ],
+    "act-rnn": [
+        {"vocab": VOCAB, "steps": 3, "halt_epsilon": 0.3, "halt_bias": -0.5, **SMALL},
+        {"vocab": VOCAB, "cell": "lstm", "steps": 4, "halt_epsilon": 0.3, "halt_bias": -1.0, "ponder": 0.0, "norm": "pre", **SMALL},
+        {"vocab": VOCAB, "cell": "gru", "steps": 3, "act": "t2t", "halt_epsilon": 0.3, "halt_bias": -0.5, "tied": False, **SMALL},
+        {"vocab": VOCAB, "cell": "lstm", "steps": 1, "act": "none", **SMALL},
+        {"vocab": VOCAB, "cell": "tanh", "steps": 3, "act": "none", **SMALL},
     ],
     "reformer": [  # those that reach by chunk are encoders: the contracts of causal members hold for whole buckets
         {"vocab": VOCAB, "chunk": 4, "buckets": 4, **TINY},

@@ -14,6 +14,7 @@ from contracts.specimens import CAUSAL, MEMBERS, Specimen, subject
 from formers import Model, State
 from formers.core.state import Entry
 from formers.core.stored import join_rows, pack, unpack
+from formers.family.members import MEMBERS as TABLE
 from formers.patterns import Alternate, Fixed, Local, Pattern, PerHead, Strided, Summary
 from helpers import close, refused
 
@@ -232,7 +233,7 @@ def test_the_state_of_another_batch_or_model_is_refused(specimen: Specimen) -> N
     depth = "decoder_layers" if "decoder_layers" in specimen.options else "layers"  # of the stack that has the state
     with refused("it is of another", "initial_state"):
         replace(read, model=other(specimen, **{depth: 3}))(read.input(1), state=state)
-    if "heads" not in specimen.options:
+    if "heads" not in TABLE[specimen.member].options:
         with refused("it is of another", "initial_state"):
             replace(read, model=other(specimen, dim=12))(read.input(1), state=state)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from formers.attention import LSH, Aligned, Attention, LowRank, Recurrent, SharedQK
+from formers.attention import LSH, Aligned, Attention, LowRank, Pondering, Recurrent, SharedQK
 from formers.core import Comb, FormersError
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
@@ -333,6 +333,13 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: (
             f"{type(s.position).__name__} positions are added at every step, which Reversible, computing states back, would have to undo: "
             "use positions that are added once, or norm=pre."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.residual, Reversible) and any(isinstance(kind, Pondering) and kind.ponders for kind in s.attention.kinds),
+        lambda s: (
+            "Pondering halts where a sum reaches 1, and Reversible would ask once more with states computed back, where it may not: "
+            "use norm=bare or norm=pre with it, or act=none."
         ),
     ),
     Refusal(
