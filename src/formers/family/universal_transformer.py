@@ -43,9 +43,7 @@ TRAINING: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("base", "adaptive", "t2t"), _T2T),
 }
 
-NEVER = {
-    "layers": "universal-transformer has one block, which is applied again and again: give steps, or decoder_steps, instead of layers."
-}
+NEVER = {"layers": "universal-transformer has one block, applied again and again: give steps, or decoder_steps, instead of layers."}
 
 HALTING = {"halt_epsilon": 0.01, "ponder": 0.01, "halt_bias": 1.0}
 """The options of halting, and what they are unless given."""
