@@ -170,7 +170,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             AdaptiveSoftmax(cutoffs=(3,), division=4, tied_projections="all"),
             AdaptiveSoftmax(cutoffs=(4, 7), division=2, tied=False, tied_projections="none"),
         ],
-        "Classify": [Classify(classes=3), Classify(classes=2, pool="first")],
+        "Classify": [Classify(classes=3), Classify(classes=2, pool="first"), Classify(classes=2, pool="last")],
         "Tag": [Tag(classes=3), Tag(classes=3, places=2)],
     },
 }
@@ -192,6 +192,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "classes": 3, "pool": "first", "norm": "post", "position": "learned", **TINY},
         {"features": 4, "classes": 3, "position": "none", **TINY},
+        {"vocab": VOCAB, "fact": 3, "classes": 3, "pool": "last", **TINY},
     ],
     "decoder": [
         {"vocab": VOCAB, **TINY},
@@ -296,6 +297,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "transition": "conv", "norm": "reversible", "position": "sinusoidal", **ONCE},
         {"vocab": VOCAB, "causal": False, "transition": "conv", "offset": 3, **ONCE},
         {"features": 4, "classes": 3, "position": "none", "act": "graves", "halt_bias": -0.5, **ONCE},
+        {"vocab": VOCAB, "fact": 3, "classes": 3, "pool": "last", "act": "graves", "halt_bias": -0.5, **ONCE},
         {"vocab": VOCAB, "decoder_steps": 2, "transition": "conv", "offset": 5, **ONCE},
         {"vocab": VOCAB, "decoder_steps": 2, "act": "graves", "halt_bias": -0.5, **ONCE},
     ],
@@ -366,11 +368,11 @@ class Subject:
         return self.model(source, x, targets=targets, source_mask=source_mask, mask=mask, state=state)
 
     def input(self, length: int) -> Tensor:
-        """Random tokens (batch, length), or vectors (batch, length, features)."""
+        """Random tokens (batch, length), or facts (batch, length, words), or vectors (batch, length, features)."""
         spec = self.model.spec
         if spec.features is not None:
             return torch.randn(self.batch, length, spec.features, dtype=next(self.model.parameters()).dtype)
-        return torch.randint(spec.vocab, (self.batch, length))
+        return torch.randint(spec.vocab, (self.batch, length, *(() if spec.fact is None else (spec.fact,))))
 
     def targets(self, length: int) -> Tensor:
         """Random targets of the shape that the head wants."""
