@@ -7,7 +7,7 @@ import torch
 
 import formers
 from contracts.specimens import SPECIMENS, VOCAB, Specimen, Subject, subject
-from formers.heads import Classify
+from formers.heads import Classify, Tag
 from helpers import refused
 
 SWEPT = pytest.mark.parametrize("specimen", SPECIMENS, ids=str)
@@ -94,7 +94,7 @@ def test_targets_out_of_range(specimen: Specimen, training: bool, wrong: int) ->
     read.model.train(training)
     targets = read.targets(4)
     targets.view(-1)[1] = wrong
-    classes = specimen.spec.head.classes if isinstance(specimen.spec.head, Classify) else specimen.spec.vocab
+    classes = specimen.spec.head.classes if isinstance(specimen.spec.head, Classify | Tag) else specimen.spec.vocab
     with refused(f"target {wrong}", f"0 ... {classes - 1}", "-100"):
         read(read.input(4), targets=targets)
 

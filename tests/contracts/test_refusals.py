@@ -10,11 +10,12 @@ from formers import Spec
 from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Sizes
 from formers.depth import Adaptive, Shared
-from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead
+from formers.feedforward import SeparableConv
+from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, PerHead
-from formers.position import Axial, Grid, NoPosition, PerLayer
+from formers.position import Axial, Coordinate, Grid, NoPosition, PerLayer
 from formers.residual import Reversible
 from formers.score import DynamicSpan, Relative, Score, Span
 from helpers import refused
@@ -57,6 +58,7 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PAIR, encoder=but(PAIR.encoder, encoder=PAIR.encoder)), "two stacks"),
     (but(PAIR, encoder=but(PAIR.encoder, head=Classify(classes=2))), "NoHead"),
     (but(PAIR, head=Classify(classes=2)), "Classify"),
+    (but(PAIR, head=Tag(classes=2)), "Tag"),
     (but(PAIR, head=MaskedLM()), "MaskedLM"),
     (but(PAIR, encoder=but(PAIR.encoder, dim=8)), "dim=8"),
     (but(PAIR, encoder=but(PAIR.encoder, heads=3)), "heads=3"),
@@ -102,6 +104,10 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(TURNS, depth=Shared(layers=2)), "one shared block"),
     (but(TURNS, depth=Adaptive(layers=2)), "one shared block"),
     (but(LOW, attention=ByLayer(LowRank(rank=4), DotProduct())), "LowRank attention shares"),
+    (but(PLAIN, position=Coordinate(place="none", offset=3)), "offset=3 moves positions"),
+    (but(PLAIN, pattern=Full(), head=NoHead(), extra=2, feedforward=SeparableConv(hidden=8)), "extra=2 vectors stand beside nobody"),
+    (but(PAST, position=Coordinate()), "Coordinate positions were never trained"),
+    (but(PLAIN, residual=Reversible(), position=Coordinate()), "Coordinate"),
 ]
 ALLOWED = [
     PLAIN,
@@ -142,6 +148,9 @@ ALLOWED = [
     but(HASHED, attention=LSH(chunk=32)),
     but(HASHED, depth=Shared(layers=2)),
     but(PAIR, encoder=but(PAIR.encoder, attention=LSH(chunk=8))),
+    but(PLAIN, position=Coordinate(step="learned", offset=3)),
+    but(PAST, position=Coordinate(place="none"), feedforward=SeparableConv(hidden=8)),
+    but(PLAIN, residual=Reversible(), feedforward=SeparableConv(hidden=8)),
 ]
 
 

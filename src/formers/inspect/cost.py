@@ -181,7 +181,7 @@ def example(spec: Spec, batch: int, length: int) -> tuple[dict[str, Any], Tensor
     inputs = {"tokens": read(spec)} if spec.encoder is None else {"source": read(spec.encoder), "target": read(spec)}
     if isinstance(spec.head, NoHead):
         return inputs, None
-    return inputs, torch.zeros((batch, length) if spec.head.streams else (batch,), dtype=torch.long)
+    return inputs, torch.zeros(spec.head.asked(batch, length), dtype=torch.long)
 
 
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]

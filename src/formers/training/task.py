@@ -24,6 +24,7 @@ from formers.data.passages import has_passages, open_passages
 from formers.data.reading import Reading
 from formers.data.rows import Rows
 from formers.data.stream import token_stream
+from formers.data.tasks import is_exercise
 from formers.data.text import Text, TextData, open_text
 from formers.data.tokenize import Bytes, Tokenizer
 from formers.data.vocabulary import find_tokenizer
@@ -33,6 +34,7 @@ from formers.family.members import member as find_member
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
 from formers.memory import NoMemory
 from formers.model import Spec, check
+from formers.training.exercise import drawn, exercise_spec
 from formers.training.protocol import Protocol
 from formers.training.stories import prepare_stories, refuse_reader, story_batches
 
@@ -66,6 +68,8 @@ def prepare(
 ) -> Task:
     """The task that a member and its data make."""
     options = dict(options or {})
+    if is_exercise(data):
+        return _exercise(exercise_spec(member, data, preset, options), data, reading)
     if has_stories(data):
         return _task(*prepare_stories(member, data, preset, options, reading))
     if has_pictures(data):
@@ -99,6 +103,8 @@ def prepare(
 
 def task_of(spec: Spec, tokenizer: Tokenizer, data: str | Path, reading: Reading = Reading(), labels: Sequence[str] | None = None) -> Task:
     """The task of a spec whose tokenizer and labels are known, as those of a saved run."""
+    if is_exercise(data):
+        return _exercise(spec, data, reading, tokenizer)
     if has_passages(data):
         parts, about, mark = open_passages(data)
         if not spec.head.writes or spec.encoder is not None:
@@ -107,6 +113,12 @@ def task_of(spec: Spec, tokenizer: Tokenizer, data: str | Path, reading: Reading
             raise FormersError(f"{data} is plain text, of which words between spaces know little: judge a model of bytes or bpe by it.")
         return Task(spec, tokenizer, LastWord(parts, spec.length, tokenizer), about, None, mark, None, str(data))
     return _task(spec, tokenizer, _open(spec, data, reading, labels))
+
+
+def _exercise(spec: Spec, data: str | Path, reading: Reading, tokenizer: Tokenizer | None = None) -> Task:
+    """The task of rows that are drawn."""
+    made = drawn(spec, data, reading, tokenizer)
+    return Task(spec, made.tokenizer, made.batches, made.about, None, made.fingerprint, made.labels, made.source)
 
 
 def _open(
