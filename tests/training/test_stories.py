@@ -85,7 +85,7 @@ def test_mistakes(folder, tmp_path):
 
 def test_a_run_is_judged_by_task_and_answers_in_words(folder, tmp_path):
     run = tmp_path / "run"
-    trained = formers.train("encoder", folder, run, steps=200, batch=32, learning_rate=1e-2, weight_decay=0.0, quiet=True, **TINY)
+    trained = formers.train("encoder", folder, run, steps=120, batch=32, learning_rate=1e-2, weight_decay=0.0, quiet=True, **TINY)
     assert trained.results["accuracy"] > 0.9
     figures = evaluate_run(run, part="test")
     assert figures["targets"] == 20
