@@ -11,7 +11,6 @@ which a dense attention without one of the two explains.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,12 +20,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from formers.bench.learning import Course
+from formers.bench.learning import learn as lesson
 from formers.bench.progress import working
-from formers.core import FormersError
 from formers.data.tasks import duplication, told
 from formers.family import spec
 from formers.inspect.curves import Curve, Panel, save_panels
-from formers.model import Model, Spec, build, evaluating
+from formers.model import Model, Spec, evaluating
 from formers.model.respecify import respecified
 
 FULL = 0
@@ -76,8 +76,6 @@ class Copying(NamedTuple):
 
 def bench_copying(task: Copying, row: Callable[[dict[str, Any]], None] = lambda found: None) -> dict[str, Any]:
     """Trains a model for each row of the table and judges it for each column; `row` is given each as it is found."""
-    if task.steps < 1:
-        raise FormersError(f"steps={task.steps} is no training: give at least 1.")
     duplication(task.words, task.symbols, 1, task.seed)  # what is wrong with the task is told before anything is trained
     other: Literal["chunk", "bucket"] = "bucket" if task.reach == "chunk" else "chunk"
     rows = []
@@ -124,24 +122,9 @@ def claims(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def learn(task: Copying, rounds: int, tick: Callable[[], None] = lambda: None) -> tuple[Model, list[float]]:
-    """The model that a training with such rounds makes, and the loss of each step; Adam with a warm-up and a cosine to 0."""
-    torch.manual_seed(task.seed)
-    model = build(task.spec(rounds)).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=task.rate, betas=(0.9, 0.98))
-    warmup = min(task.warmup, task.steps // 5)
-    losses = []
-    for step in range(task.steps):
-        warm = min(1.0, (step + 1) / max(warmup, 1))
-        for group in optimizer.param_groups:
-            group["lr"] = task.rate * warm * (1 + math.cos(math.pi * step / task.steps)) / 2
-        optimizer.zero_grad()
-        loss = model(**duplication(task.words, task.symbols, task.batch, task.seed, step), update=step).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-        tick()
-    return model.eval(), losses
+    """The model that a training with such rounds makes, and the loss of each step."""
+    course = Course(task.steps, task.batch, task.rate, task.warmup)
+    return lesson(task.spec(rounds), course, task.seed, partial(duplication, task.words, task.symbols, task.batch, task.seed), tick)
 
 
 @torch.no_grad()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from formers.cli.common import Check, Json, MemberSet, check_suffix, report, wrote
+from formers.cli import learn
+from formers.cli.common import Check, Json, MemberSet, check_suffix, wrote
 from formers.cli.complete import complete_member
+from formers.cli.limits import end, show
 from formers.cli.options import parse_set
 
 if TYPE_CHECKING:
@@ -36,11 +37,6 @@ PEERS = (
     "attention are."
 )
 
-COPYING = (
-    "Lines: the rounds of hashing in training; full is dense attention with queries as keys. Columns: those in evaluation.\n"
-    'other: the rounds of the training (1 for full) with reach "{other}". seconds: CPU time.'
-)
-
 
 @app.command()
 def train(
@@ -51,7 +47,7 @@ def train(
     """A training step of `decoder` beside the plainest decoder, alternating in one process; and the loop's own overhead."""
     from formers.bench.train import LIMITS, bench_train
 
-    _end(bench_train(rounds), LIMITS, check, json)
+    end(bench_train(rounds), LIMITS, check, json)
 
 
 @app.command()
@@ -64,7 +60,7 @@ def decode(
     """The time per token of cached decoding beside recomputing everything, and the largest difference of their logits."""
     from formers.bench.decode import LIMITS, bench_decode
 
-    _end(bench_decode(context, rounds), LIMITS, check, json)
+    end(bench_decode(context, rounds), LIMITS, check, json)
 
 
 @app.command()
@@ -94,11 +90,11 @@ def attention(
         if out is not None:
             wrote(save_curves(figure, out, results), json)
     if json:
-        _end(results, LIMITS if check else {}, check, json)
+        end(results, LIMITS if check else {}, check, json)
         return
-    _print(_attention_table(results), _names_table(results), ATTENTION)
+    show(_attention_table(results), _names_table(results), ATTENTION)
     if check:
-        _end({name: results[name] for name in LIMITS}, LIMITS, check, json)
+        end({name: results[name] for name in LIMITS}, LIMITS, check, json)
 
 
 @app.command()
@@ -124,9 +120,9 @@ def peers(
         settings = new_table("theirs", "set up as")
         for row in results["rows"]:
             add_row(settings, row["peer"], row["setting"])
-        _print(table, settings, f"{PEERS} {results['note']}")
+        show(table, settings, f"{PEERS} {results['note']}")
         results = {name: results[name] for name in LIMITS}
-    _end(results, LIMITS, check, json)
+    end(results, LIMITS, check, json)
 
 
 @app.command()
@@ -140,7 +136,7 @@ def linformer(
     """Forward and backward passes of a low-rank attention sublayer beside dense ones, and how both grow with the length."""
     from formers.bench.linformer import LENGTHS, LIMITS, bench_linformer
 
-    _end(bench_linformer(length or LENGTHS, rank, rounds), LIMITS, check, json)
+    end(bench_linformer(length or LENGTHS, rank, rounds), LIMITS, check, json)
 
 
 @app.command()
@@ -152,7 +148,7 @@ def span(
     """Attention sublayers and training steps of `adaptive-span`: heads that look back a little beside heads that look back all the way."""
     from formers.bench.span import LIMITS, bench_span
 
-    _end(bench_span(rounds), LIMITS, check, json)
+    end(bench_span(rounds), LIMITS, check, json)
 
 
 @app.command()
@@ -164,7 +160,7 @@ def recurrence(
     """A training step of `transformer-xl` beside plain scores over the same keys, and beside TransfoXL of `transformers` before 5."""
     from formers.bench.recurrence import LIMITS, bench_recurrence
 
-    _end(bench_recurrence(rounds), LIMITS, check, json)
+    end(bench_recurrence(rounds), LIMITS, check, json)
 
 
 @app.command()
@@ -185,8 +181,8 @@ def lsh(
             add_row(table, f"{length:,}", f"{cost['lsh']:.4f}", f"{cost['all_pairs']:.4f}")
         for column in table.columns:
             column.justify = "right"
-        _print(table, "Attention of one row with 4 heads of 64, forward and backward: 2 rounds, chunks of 64, beside causal SDPA.")
-    _end(results, LIMITS, check, json)
+        show(table, "Attention of one row with 4 heads of 64, forward and backward: 2 rounds, chunks of 64, beside causal SDPA.")
+    end(results, LIMITS, check, json)
 
 
 @app.command()
@@ -214,45 +210,9 @@ def evaluation(
         for n in lengths:
             milliseconds = [f"{1000 * results[f'{how}_{n}_seconds']:.3f}" for how in ("memory", "sliding")]
             add_row(table, f"{n:,}", *milliseconds, f"{results[f'speedup_{n}']:,.0f}")
-        _print(table)
+        show(table)
         results = {name: value for name, value in results.items() if name.startswith("speedup")}
-    _end(results, LIMITS if check else {}, check, json)
-
-
-@app.command()
-def copying(
-    words: Annotated[int, typer.Option(help="Symbols of the word that is copied; a row is twice that and two tokens.", min=1)] = 127,
-    symbols: Annotated[int, typer.Option(help="How many symbols there are beside 0.", min=2)] = 64,
-    chunk: Annotated[int, typer.Option(help="Tokens of a chunk; there are two buckets for each chunk of a row.", min=1)] = 16,
-    reach: Annotated[
-        Literal["chunk", "bucket"], typer.Option(help="bucket: a query looks at its whole buckets; chunk: the paper's chunks.")
-    ] = "bucket",
-    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 900,
-    seed: Annotated[int, typer.Option(help="Draws weights, rows and rotations.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the table and the losses as a picture, .png or .svg, too.")] = None,
-    check: Check = False,
-    json: Json = False,
-) -> None:
-    """The Reformer's duplication task 0w0w: the share of tokens copied right, by the rounds of hashing in training and in evaluation."""
-    from formers.bench.copying import JUDGED, LIMITS, Copying, bench_copying, named, save_copying
-
-    check_suffix(out, (".png", ".svg"))
-    columns = [named(rounds) for rounds in JUDGED]
-    if not json:
-        print(f"{'learnt with':<12}" + "".join(f"{name:>9}" for name in columns) + f"{'other':>9}{'seconds':>9}", flush=True)
-
-    def show(row: dict[str, Any]) -> None:
-        cells = [*(row["accuracy"][name] for name in columns), row["other"]]
-        print(f"{row['trained']:<12}" + "".join(f"{cell:>9.2%}" for cell in cells) + f"{row['seconds']:>9,.0f}", flush=True)
-
-    task = Copying(words, symbols, chunk=chunk, reach=reach, steps=steps, seed=seed)
-    results = bench_copying(task, (lambda row: None) if json else show)
-    if out is not None:
-        wrote(save_copying(results, out), json)
-    if not json:
-        print(f"\n{COPYING.format(other=results['other_reach'])}\n")
-        results = {name: results[name] for name in LIMITS}
-    _end(results, LIMITS, check, json)
+    end(results, LIMITS if check else {}, check, json)
 
 
 @app.command()
@@ -283,8 +243,8 @@ def explain(
             )
         for column in (1, 3, 4, 5):
             table.columns[column].justify = "right"
-        _print(table)
-    _end(results, LIMITS, check, json)
+        show(table)
+    end(results, LIMITS, check, json)
 
 
 MEMORY = (
@@ -330,14 +290,14 @@ def memory(
     if out is not None:
         wrote(save_panels(drawn, out, caption(results)), json)
     if json:
-        _end(results, LIMITS if check else {}, check, json)
+        end(results, LIMITS if check else {}, check, json)
         return
     from rich.console import Console
 
     console = Console()
-    _print(_memory_table(results["rows"]), MEMORY, *(draw_curves(panel, console.width, console.encoding) for panel in drawn))
+    show(_memory_table(results["rows"]), MEMORY, *(draw_curves(panel, console.width, console.encoding) for panel in drawn))
     if check:
-        _end({name: results[name] for name in LIMITS}, LIMITS, check, json)
+        end({name: results[name] for name in LIMITS}, LIMITS, check, json)
 
 
 def _memory_table(rows: list[dict[str, Any]]) -> Table:
@@ -402,25 +362,5 @@ def _start(results: dict[str, Any], name: str) -> str:
     return f"{start:,.0f} or less" if start == min(lengths) else f"{start:,.0f}"
 
 
-def _print(*shown: Table | str) -> None:
-    """Prints tables and words, an empty line behind each."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    for each in shown:
-        console.print(each, markup=False)
-        console.print()
-
-
-def _end(results: dict[str, Any], limits: dict[str, tuple[float, float]], check: bool, json: bool) -> None:
-    """Prints the results; with check, one that is outside its limits is told and ends in exit code 1, one that is unknown is told."""
-    unknown = [name for name in limits if results[name] is None]
-    missed = [name for name, (low, high) in limits.items() if name not in unknown and not low <= results[name] <= high]
-    report(results, json)
-    if check:
-        for name in unknown:
-            print(f"not judged: {name} cannot be measured on this system", file=sys.stderr)
-    if check and missed:
-        for name in missed:
-            print(f"missed: {name} = {results[name]:.4g} is outside {limits[name][0]:g} ... {limits[name][1]:g}", file=sys.stderr)
-        raise typer.Exit(1)
+for _verb in learn.VERBS:
+    app.command()(_verb)

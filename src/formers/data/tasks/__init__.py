@@ -3,6 +3,7 @@
 from formers.data.tasks.addition import Addition, AdditionVectors
 from formers.data.tasks.agreement import Agreement
 from formers.data.tasks.batches import Answers, Blanks, DrawnLabels, DrawnPairs, DrawnVectors, Exercised
+from formers.data.tasks.columns import Columns
 from formers.data.tasks.duplication import duplication, told
 from formers.data.tasks.exercise import Exercise, Strings, Vectors
 from formers.data.tasks.logic import Logic, LogicVectors
@@ -19,6 +20,7 @@ __all__ = [
     "Agreement",
     "Answers",
     "Blanks",
+    "Columns",
     "Copy",
     "DrawnLabels",
     "DrawnPairs",

@@ -1,0 +1,37 @@
+"""How a bench ends: its tables, its results, and whether they keep the limits that are stated."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from formers.cli.common import report
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def show(*shown: Table | str) -> None:
+    """Prints tables and words, an empty line behind each."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for each in shown:
+        console.print(each, markup=False)
+        console.print()
+
+
+def end(results: dict[str, Any], limits: dict[str, tuple[float, float]], check: bool, json: bool) -> None:
+    """Prints the results; with check, one that is outside its limits is told and ends in exit code 1, one that is unknown is told."""
+    unknown = [name for name in limits if results[name] is None]
+    missed = [name for name, (low, high) in limits.items() if name not in unknown and not low <= results[name] <= high]
+    report(results, json)
+    if check:
+        for name in unknown:
+            print(f"not judged: {name} cannot be measured on this system", file=sys.stderr)
+    if check and missed:
+        for name in missed:
+            print(f"missed: {name} = {results[name]:.4g} is outside {limits[name][0]:g} ... {limits[name][1]:g}", file=sys.stderr)
+        raise typer.Exit(1)
