@@ -1,4 +1,4 @@
-"""`formers show`: attention, an alignment, a pattern, positions, learned spans, buckets or a member, in the terminal or as a picture."""
+"""`formers show`: attention, an alignment, a pattern, positions, learned spans, buckets or members, in the terminal or as a picture."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from formers.cli import measure
 from formers.cli.buckets import buckets
 from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Out, Run, check_suffix, print_json, wrote
 from formers.cli.complete import complete_member, complete_pattern, complete_pattern_set
+from formers.cli.interaction import interaction
 from formers.cli.options import parse_set
 
 if TYPE_CHECKING:
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from formers.inspect import View
 
 app = typer.Typer(
-    help="Draw attention, an alignment, a pattern, positions, spans, buckets, losses, context or a member.", no_args_is_help=True
+    help="Draw attention, an alignment, a pattern, positions, spans, buckets, interaction, losses, context or a member.",
+    no_args_is_help=True,
 )
 app.command("buckets")(buckets)
+app.command("interaction")(interaction)
 app.command("losses")(measure.losses)
 app.command("context")(measure.context)
 
