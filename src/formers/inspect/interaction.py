@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
 from textwrap import wrap
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ SEEN: dict[str, int] = {"memory": 16, "span": 16, "chunk": 16, "rank": 16, "bloc
 """How much is seen at once, where a member limits that: the same at every length, so that it shows how the rest grows."""
 CURVES: dict[str, Callable[[float], float]] = {"O(log n)": math.log, "O(sqrt n)": math.sqrt, "O(n)": lambda n: n}
 SEED = 0
+NONE = Parameter("memory", Parameter.KEYWORD_ONLY, default=None)
 NAMES = 44
 """Characters of a line in a legend."""
 
@@ -102,14 +104,17 @@ def check_lengths(lengths: Sequence[int]) -> None:
 
 
 def small_spec(variant: Variant, length: int) -> Spec:
-    """A member's spec in small sizes, for rows of a length; with a memory, for segments as long as that."""
-    known = MEMBERS[variant.member].options
-    options = {name: value for name, value in {**SIZES, **SEEN, "length": length}.items() if name in known}
+    """A member's spec in small sizes, for rows of a length; where a memory carries the past on, for segments that are always as long."""
+    known = MEMBERS[variant.member]
+    options = {name: value for name, value in {**SIZES, **SEEN, "length": length}.items() if name in known.options}
     if "vocab" in options:
         options.pop("features", None)
-    if "memory" in known:
-        options["length"] = SEEN["memory"]
-    return member_spec(variant.member, **{**options, **variant.options})
+    if not signature(known.recipe).parameters.get("memory", NONE).default:  # what is there to be added stays away
+        options.pop("memory", None)
+    spec = member_spec(variant.member, **{**options, **variant.options})
+    if spec.memory.limit is None:
+        return spec
+    return member_spec(variant.member, **{**options, "length": SEEN["memory"], **variant.options})
 
 
 def operations_of(spec: Spec, length: int) -> int:
