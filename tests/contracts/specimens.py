@@ -10,7 +10,7 @@ from torch import Tensor
 
 import formers
 from formers import Model, Output, Spec, State
-from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Recurrent, SharedQK
+from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Pondering, Recurrent, SharedQK, Window
 from formers.core import Part, Slot
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward, SeparableConv
@@ -119,6 +119,13 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             LSH(chunk=1, reach="chunk", look_back=2, look_ahead=1, seed=5),
         ],
         "Recurrent": [Recurrent(cell=cell, direction=way) for way in ("forward", "both") for cell in ("tanh", "gru", "lstm")],
+        "Window": [Window(window=1), Window(window=3, activation="gelu"), Window(window=2, activation="tanh")],
+        "Pondering": [  # epsilon so large that some halt before the others
+            Pondering(steps=4, epsilon=0.3, bias=-0.5),
+            Pondering(cell="lstm", steps=3, epsilon=0.3, bias=-0.5, act="t2t"),
+            Pondering(cell="gru", steps=2, act="none"),
+            Pondering(cell="lstm", steps=1, act="none"),
+        ],
         "ByLayer": [ByLayer(DotProduct(bias=False), LSH(chunk=2, buckets=4)), ByLayer(LSH(chunk=2, buckets=2), SharedQK())],
     },
     "score": {
@@ -163,7 +170,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             AdaptiveSoftmax(cutoffs=(3,), division=4, tied_projections="all"),
             AdaptiveSoftmax(cutoffs=(4, 7), division=2, tied=False, tied_projections="none"),
         ],
-        "Classify": [Classify(classes=3), Classify(classes=2, pool="first")],
+        "Classify": [Classify(classes=3), Classify(classes=2, pool="first"), Classify(classes=2, pool="last")],
         "Tag": [Tag(classes=3), Tag(classes=3, places=2)],
     },
 }
@@ -185,6 +192,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "classes": 3, "pool": "first", "norm": "post", "position": "learned", **TINY},
         {"features": 4, "classes": 3, "position": "none", **TINY},
+        {"vocab": VOCAB, "fact": 3, "classes": 3, "pool": "last", **TINY},
     ],
     "decoder": [
         {"vocab": VOCAB, **TINY},
@@ -239,6 +247,19 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "cell": "gru", "norm": "pre", "tied": False, **SMALL},
         {"vocab": VOCAB, "cell": "tanh", "cutoffs": (4, 7), "division": 2, **SMALL},
     ],
+    "word-window": [
+        {"vocab": VOCAB, **SMALL},
+        {"vocab": VOCAB, "window": 3, "norm": "pre", "activation": "gelu", "tied": False, **SMALL},
+        {"vocab": VOCAB, "causal": False, **SMALL},
+        {"vocab": VOCAB, "classes": 3, "pool": "first", "window": 1, "norm": "post", "activation": "tanh", **SMALL},
+    ],
+    "act-rnn": [
+        {"vocab": VOCAB, "steps": 3, "halt_epsilon": 0.3, "halt_bias": -0.5, **SMALL},
+        {"vocab": VOCAB, "cell": "lstm", "steps": 4, "halt_epsilon": 0.3, "halt_bias": -1.0, "ponder": 0.0, "norm": "pre", **SMALL},
+        {"vocab": VOCAB, "cell": "gru", "steps": 3, "act": "t2t", "halt_epsilon": 0.3, "halt_bias": -0.5, "tied": False, **SMALL},
+        {"vocab": VOCAB, "cell": "lstm", "steps": 1, "act": "none", **SMALL},
+        {"vocab": VOCAB, "cell": "tanh", "steps": 3, "act": "none", **SMALL},
+    ],
     "reformer": [  # those that reach by chunk are encoders: the contracts of causal members hold for whole buckets
         {"vocab": VOCAB, "chunk": 4, "buckets": 4, **TINY},
         {"vocab": VOCAB, "attention": ("local", "lsh"), "chunk": 4, "buckets": (2, 2), "rounds": 3, "head_dim": 3, "value_dim": 5, **TINY},
@@ -276,6 +297,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "transition": "conv", "norm": "reversible", "position": "sinusoidal", **ONCE},
         {"vocab": VOCAB, "causal": False, "transition": "conv", "offset": 3, **ONCE},
         {"features": 4, "classes": 3, "position": "none", "act": "graves", "halt_bias": -0.5, **ONCE},
+        {"vocab": VOCAB, "fact": 3, "classes": 3, "pool": "last", "act": "graves", "halt_bias": -0.5, **ONCE},
         {"vocab": VOCAB, "decoder_steps": 2, "transition": "conv", "offset": 5, **ONCE},
         {"vocab": VOCAB, "decoder_steps": 2, "act": "graves", "halt_bias": -0.5, **ONCE},
     ],
@@ -346,11 +368,11 @@ class Subject:
         return self.model(source, x, targets=targets, source_mask=source_mask, mask=mask, state=state)
 
     def input(self, length: int) -> Tensor:
-        """Random tokens (batch, length), or vectors (batch, length, features)."""
+        """Random tokens (batch, length), or facts (batch, length, words), or vectors (batch, length, features)."""
         spec = self.model.spec
         if spec.features is not None:
             return torch.randn(self.batch, length, spec.features, dtype=next(self.model.parameters()).dtype)
-        return torch.randint(spec.vocab, (self.batch, length))
+        return torch.randint(spec.vocab, (self.batch, length, *(() if spec.fact is None else (spec.fact,))))
 
     def targets(self, length: int) -> Tensor:
         """Random targets of the shape that the head wants."""

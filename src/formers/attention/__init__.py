@@ -5,8 +5,10 @@ from formers.attention.attend import EXECUTORS, attend, choose, explain
 from formers.attention.lowrank import LowRank
 from formers.attention.lsh import LSH, ByLayer
 from formers.attention.multihead import Attention, DotProduct
+from formers.attention.pondering import Pondering
 from formers.attention.recurrent import Recurrent
 from formers.attention.shared import SharedQK
+from formers.attention.window import Window
 
 __all__ = [
     "EXECUTORS",
@@ -16,8 +18,10 @@ __all__ = [
     "ByLayer",
     "DotProduct",
     "LowRank",
+    "Pondering",
     "Recurrent",
     "SharedQK",
+    "Window",
     "attend",
     "choose",
     "explain",

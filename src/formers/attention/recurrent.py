@@ -24,7 +24,6 @@ from formers.patterns import Causal, Full, Pattern
 from formers.score.base import ScoreModule
 
 KERNELS: dict[Cell, Callable[..., tuple[Tensor, ...]]] = {"tanh": torch.rnn_tanh, "gru": torch.gru, "lstm": torch.lstm}
-HALF = (torch.float16, torch.bfloat16)
 
 
 class Recurrent(Attention):
@@ -97,17 +96,20 @@ def recalled(past: Carried, cell: Cell, dim: int) -> States:
 
 
 def run(weights: Weights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
-    """What a cell makes of rows x (batch, length, dim) from states, and the states behind their real tokens.
+    """What a cell makes of rows x (batch, length, dim) from states, and the states behind their real tokens."""
+    return widely(weights, x, states, lambda x, states: _rows(weights, x, states, valid))
 
-    On a CPU the kernels run in float32 or float64: oneDNN's LSTM in half precision ends the process on machines that promise more
-    than they have.
+
+def widely(weights: Weights, x: Tensor, states: States, way: Callable[[Tensor, States], tuple[Tensor, States]]) -> tuple[Tensor, States]:
+    """What a way makes of rows x from states, on a CPU in float32 at least: a state that is rounded at every token drifts.
+
+    Further, oneDNN's LSTM in half precision ends the process on machines that promise more than they have.
     """
-    kind = x.dtype
     if x.device.type != "cpu":
-        return _rows(weights, x, states, valid)
+        return way(x, states)
+    kind, wide = x.dtype, torch.promote_types(weights.weight_hh_l0.dtype, torch.float32)
     with torch.autocast("cpu", enabled=False):
-        wide = weights.weight_hh_l0.dtype if weights.weight_hh_l0.dtype not in HALF else torch.float32
-        y, states = _rows(weights, x.to(wide), tuple(s.to(wide) for s in states), valid)
+        y, states = way(x.to(wide), tuple(s.to(wide) for s in states))
     return y.to(kind), states
 
 

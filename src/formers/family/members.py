@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, get_type_hints
 from formers.core import FormersError, nearest
 from formers.core.part import checked
 from formers.family import (
+    act_rnn,
     adaptive_span,
     bigbird,
     character_transformer,
@@ -21,6 +22,7 @@ from formers.family import (
     transformer,
     transformer_xl,
     universal_transformer,
+    word_window,
 )
 from formers.model import Model, Spec, build
 
@@ -87,6 +89,12 @@ MEMBERS: dict[str, Member] = {
     ),
     "rnn": Member(recurrent.rnn, {"base": recurrent.MEDIUM, "large": recurrent.LARGE}, recurrent.TRAINING),
     "seq2seq": Member(seq2seq.seq2seq, {}, seq2seq.TRAINING),
+    "word-window": Member(word_window.word_window, {}, word_window.TRAINING),
+    "act-rnn": Member(
+        act_rnn.act_rnn,
+        {"parity": act_rnn.PARITY, "logic": act_rnn.LOGIC, "addition": act_rnn.ADDITION, "sort": act_rnn.SORT},
+        act_rnn.TRAINING,
+    ),
     "universal-transformer": Member(
         universal_transformer.universal_transformer,
         {"base": universal_transformer.BASE, "adaptive": universal_transformer.ADAPTIVE, "t2t": universal_transformer.T2T},

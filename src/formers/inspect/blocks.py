@@ -94,6 +94,8 @@ def _column(spec: Spec, side: str, last: str = "") -> list[str]:
 def _before(spec: Spec, side: str) -> list[str]:
     """From the input to the first block."""
     into, source = ("linear", "features") if spec.features is not None else ("embedding", "tokens")
+    if spec.fact is not None:
+        into, source = "sum of masked embeddings", f"facts of {spec.fact} words"
     position = _names(spec.position)
     added = [_under(f"+── {position}")] if position else []
     if spec.extra:

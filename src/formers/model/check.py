@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from formers.attention import LSH, Aligned, Attention, LowRank, Recurrent, SharedQK
+from formers.attention import LSH, Aligned, Attention, LowRank, Pondering, Recurrent, SharedQK
 from formers.core import Comb, FormersError
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
@@ -45,6 +45,24 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: s.vocab is None and s.features is None,
         lambda s: "the model has no input: give vocab for tokens or features for vectors.",
+    ),
+    Refusal(
+        lambda s: s.fact is not None and s.vocab is None,
+        lambda s: f"fact={s.fact} is a number of words, and features={s.features} are none: give vocab, or leave fact out.",
+    ),
+    Refusal(
+        lambda s: s.fact is not None and (s.head.writes or isinstance(s.head, MaskedLM)),
+        lambda s: (
+            f"a {type(s.head).__name__} head tells one token a position, and with fact={s.fact} a position is a sentence of several: "
+            "use the Classify head (classes=...), or leave fact out."
+        ),
+    ),
+    Refusal(
+        lambda s: s.encoder is not None and s.encoder.fact is not None,
+        lambda s: (
+            f"fact={_facts(s)} is for models that classify stories, and an encoder-decoder reads tokens: "
+            "use a member with classes, or leave fact out."
+        ),
     ),
     Refusal(
         lambda s: isinstance(s.head, (LanguageModel, AdaptiveSoftmax)) and s.vocab is None,
@@ -336,6 +354,13 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        lambda s: isinstance(s.residual, Reversible) and any(isinstance(kind, Pondering) and kind.ponders for kind in s.attention.kinds),
+        lambda s: (
+            "Pondering halts where a sum reaches 1, and Reversible would ask once more with states computed back, where it may not: "
+            "use norm=bare or norm=pre with it, or act=none."
+        ),
+    ),
+    Refusal(
         lambda s: isinstance(s.residual, Reversible) and s.head.taps,
         lambda s: (
             f"the losses of a {type(s.head).__name__} head need the outputs of the layers in between, which Reversible frees: "
@@ -407,6 +432,11 @@ def _ways(spec: Spec) -> tuple[type[Pattern], ...]:
 def _keeper(spec: Spec) -> str:
     """The name of the attention that keeps tokens."""
     return next(type(kind).__name__ for kind in spec.attention.kinds if not kind.carries)
+
+
+def _facts(spec: Spec) -> int | None:
+    """The words of a fact that a spec's encoder reads."""
+    return None if spec.encoder is None else spec.encoder.fact
 
 
 def _low(spec: Spec) -> LowRank:

@@ -31,6 +31,8 @@ class Spec(Part):
     """Number of token ids; an encoder without one reads through its decoder's embedding."""
     features: PositiveInt | None = None
     """Width of float inputs, instead of vocab."""
+    fact: PositiveInt | None = None
+    """Words of a fact, where a position is a sentence: tokens are then (batch, facts, words), and id 0 is no word."""
     dim: PositiveInt
     heads: PositiveInt
     head_dim: PositiveInt | None = None

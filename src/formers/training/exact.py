@@ -3,8 +3,9 @@
 accuracy = right symbols / symbols        a symbol is a target, or all the places of a step: it is right if each of them is
 exact    = wholly right rows / rows       1 - exact is the sequence error of Graves (2016)
 
-A symbol of an answer is told from the right ones before it, its end among them. A row is right in that way just if it is what the model
-would write, taking the likeliest symbol each time: up to the first mistake both read the same. Rows that ask for nothing do not count.
+The end of an answer is one of its symbols. Who writes tells a symbol from the right ones before it. A row is right in that way just if it
+is what the model would write, taking the likeliest symbol each time: up to the first mistake both read the same. Rows that ask for nothing
+do not count.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class ExactScore(Score):
         span = exercise.span(part)
         hard = f"{exercise.dial} {span[0]}" + (f" to {span[-1]}" if len(span) > 1 else "")
         share = f"all {exercise.rows:,}" if read >= exercise.rows else f"the first {read:,} of the {exercise.rows:,}"
-        return f"{share} rows of {part}, {hard}; a symbol is told from the right ones before it"
+        how = "; a symbol is told from the right ones before it" if self.model.spec.head.writes else ""
+        return f"{share} rows of {part}, {hard}{how}"
 
     def by_difficulty(self, difficulty: Tensor) -> dict[int, Exact]:
         """The scores of the rows of each difficulty, given that of every row (rows,); without rows that ask for nothing."""

@@ -68,8 +68,9 @@ class _Text(Exercised):
         raise TypeError(f"{type(self).__name__} cannot pad: define rows(twos, part).")
 
     def shown(self) -> Two:
-        """What a model that writes is given to show what it has learnt, and what it should write."""
-        return Held(self.exercise, "valid")[0]
+        """What a model that writes is given to show what it has learnt, of the hardest rows that are held out, and what it should write."""
+        held = Held(self.exercise, "valid")
+        return held[min(len(self.exercise.span("valid")), len(held)) - 1]
 
     def _refused(self, part: str) -> str:
         self.parts[part]  # type: ignore[attr-defined]  # which says what there is
