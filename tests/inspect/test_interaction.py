@@ -7,7 +7,6 @@ import math
 import pytest
 
 from formers.cli.options import parse_set
-from formers.family import MEMBERS
 from formers.family.variants import variant
 from formers.inspect.curves import draw_curves, save_panels
 from formers.inspect.interaction import Growth, growth, interaction, interaction_facts, interaction_panels, readers, small_spec, words_of
@@ -56,11 +55,10 @@ def test_growth_of_what_is_never_joined():
         ("seq2seq:alignment=none", "O(n)", "O(n)"),
         ("seq2seq:alignment=dot", "O(n)", "O(1)"),
         ("word-window", "O(1)", "O(n/k)"),
+        ("act-rnn:steps=2", "O(n)", "O(n)"),
     ],
 )
 def test_the_table_of_the_lecture(text, operations, path):
-    if text.partition(":")[0] not in MEMBERS:
-        pytest.skip("no such member yet")
     found = interaction(variant(text, parse_set), (16, 32, 64, 128) if path == "O(n/k)" else LENGTHS)
     grown = [growth(found.lengths, figures) for figures in (found.operations, found.paths)]
     assert all(isinstance(each, Growth) for each in grown)
