@@ -13,7 +13,7 @@ from formers import Model, Output, Spec, State
 from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Part, Slot
 from formers.depth import Adaptive, Shared, Stacked
-from formers.feedforward import Chunked, Dense, NoFeedForward
+from formers.feedforward import Chunked, Dense, NoFeedForward, SeparableConv
 from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory, Recurrence
 from formers.patterns import (
@@ -32,7 +32,7 @@ from formers.patterns import (
     Strided,
     Summary,
 )
-from formers.position import Axial, Grid, Learned, NoPosition, PerLayer, Sinusoidal
+from formers.position import Axial, Coordinate, Grid, Learned, NoPosition, PerLayer, Sinusoidal
 from formers.residual import Bare, PostNorm, PreNorm, Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
@@ -94,7 +94,8 @@ PARTS: dict[str, dict[str, list[Part]]] = {
         "Grid": [Grid(width=5), Grid(width=4, height=4, channels=2)],
         "Learned": [Learned()],
         "PerLayer": [PerLayer()],
-        "Sinusoidal": [Sinusoidal()],
+        "Sinusoidal": [Sinusoidal(), Sinusoidal(offset=9)],
+        "Coordinate": [Coordinate(), Coordinate(step="learned", offset=5), Coordinate(place="none"), Coordinate(step="none")],
     },
     "attention": {
         "DotProduct": [DotProduct(), DotProduct(scaled=False, bias=False)],
@@ -139,6 +140,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             *(Dense(hidden=20, activation=name) for name in ("relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu")),
             Dense(hidden=20, dropout=0.1),
         ],
+        "SeparableConv": [SeparableConv(hidden=20), SeparableConv(hidden=12, kernels=(4, 1), activation="gelu", dropout=0.1)],
         "Chunked": [Chunked(hidden=20, chunk=2), Chunked(hidden=20, activation="swiglu", dropout=0.1, chunk=4)],
     },
     "head": {
@@ -158,6 +160,8 @@ PARTS: dict[str, dict[str, list[Part]]] = {
 }
 
 TINY = {"dim": 16, "heads": 2, "layers": 2, "hidden": 24, "length": 32, "dropout": 0.0}
+ONCE = {**{name: size for name, size in TINY.items() if name != "layers"}, "steps": 3}
+"""The same of a member with one block."""
 VOCAB = 11
 
 MEMBERS: dict[str, list[dict[str, Any]]] = {
@@ -238,6 +242,19 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "classes": 3, "chunk": 3, "reach": "chunk", "across_buckets": True, "duplicates": True, "wrap": "rounds", **TINY},
         {"features": 4, "classes": 3, "chunk": 4, "buckets": 4, "position": "none", "norm": "post", **TINY},
         {"vocab": VOCAB, "decoder_layers": 1, "chunk": 2, "buckets": 2, "ends": "sum", **TINY},
+    ],
+    "universal-transformer": [
+        {"vocab": VOCAB, **ONCE},
+        {"vocab": VOCAB, "transition": "conv", "step_signal": "learned", "offset": 7, "norm": "pre", "head_dim": 3, **ONCE},
+        {"vocab": VOCAB, "memory": 200, "transition": "conv", **ONCE},
+        {"vocab": VOCAB, "act": "graves", "halt_bias": -0.5, "transition": "conv", **ONCE},
+        {"vocab": VOCAB, "act": "t2t", "halt_bias": -0.5, "norm": "pre", **ONCE},
+        {"vocab": VOCAB, "memory": 200, "act": "graves", "halt_bias": -0.5, **ONCE},
+        {"vocab": VOCAB, "transition": "conv", "norm": "reversible", "position": "sinusoidal", **ONCE},
+        {"vocab": VOCAB, "causal": False, "transition": "conv", "offset": 3, **ONCE},
+        {"features": 4, "classes": 3, "position": "none", "act": "graves", "halt_bias": -0.5, **ONCE},
+        {"vocab": VOCAB, "decoder_steps": 2, "transition": "conv", "offset": 5, **ONCE},
+        {"vocab": VOCAB, "decoder_steps": 2, "act": "graves", "halt_bias": -0.5, **ONCE},
     ],
 }
 

@@ -5,7 +5,7 @@ from formers.core.part import Part, Slot
 from formers.core.positions import Comb, Index, Positions, Range
 from formers.core.settle import Settles
 from formers.core.sizes import Sizes
-from formers.core.state import Cache, Hidden, State
+from formers.core.state import Cache, Hidden, State, Tail
 from formers.core.stream import IGNORED, Source, Stream, Watch, compact
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Source",
     "State",
     "Stream",
+    "Tail",
     "Watch",
     "compact",
     "nearest",

@@ -22,3 +22,12 @@ def draw(weight: Tensor, law: Law = "xavier", gain: float = 1.0) -> None:
         init.xavier_uniform_(weight, gain)
     else:
         init.normal_(weight, std=gain * (0.125 / weight.shape[1]) ** 0.5)  # E87
+
+
+def draw_filters(weight: Tensor, law: Law = "xavier") -> None:
+    """Fills filters (channels, width), each of one channel alone, by a law: both d_in and d_out are the width."""
+    if law == "xavier":
+        limit = (3.0 / weight.shape[1]) ** 0.5
+        init.uniform_(weight, -limit, limit)
+    else:
+        draw(weight, law)

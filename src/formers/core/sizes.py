@@ -25,3 +25,5 @@ class Sizes:
     """Factor on the initial weights of a sublayer's output projection."""
     initialisation: Law = "xavier"
     """The law by which weights start."""
+    causal: bool = False
+    """Whether a token may depend on those before it alone: what mixes positions beside attention must keep to that, too."""

@@ -167,6 +167,47 @@ class Hidden:
         return Hidden(change(self.states), _mapped(self.positions, change))
 
 
+@stored
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """The last n vectors (batch, n, width) that a sublayer was given, the newest last: zeros where there was none.
+
+    What looks back over so many places needs no more of its past.
+    """
+
+    states: Tensor
+
+    @classmethod
+    def blank(cls, x: Tensor, n: int) -> Tail:
+        """The tail of n places before the first of x (batch, length, width)."""
+        return cls(x.new_zeros(x.shape[0], n, x.shape[2]))
+
+    def before(self, x: Tensor) -> Tensor:
+        """x (batch, length, width) behind the tail: (batch, n + length, width)."""
+        if self.states.shape[2] != x.shape[2]:
+            raise FormersError("the state has another width than the model: it is of another; use initial_state.")
+        return torch.cat([self.states.to(x.dtype), x], dim=1)
+
+    def moved(self, both: Tensor, valid: Tensor | None) -> Tail:
+        """The tail behind the real tokens of x, from `both` (batch, n + length, width), which is what `before` made of it.
+
+        valid (batch, length) marks the real tokens, which come first in every row; None where all are. Without history of gradients.
+        """
+        n, both = self.states.shape[1], both.detach()
+        if valid is None:
+            return Tail(both[:, both.shape[1] - n :].clone())  # a view would keep all of `both`
+        index = valid.sum(dim=1, keepdim=True) + torch.arange(n, device=both.device)
+        return Tail(both.gather(1, index[:, :, None].expand(-1, -1, both.shape[2])))
+
+    def reset(self, done: Tensor) -> Tail:
+        """The tail in which the rows marked in done (batch,) are zeros."""
+        return Tail(self.states.masked_fill(done[:, None, None], 0))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Tail:
+        """The tail with its tensor, batch first, changed."""
+        return Tail(change(self.states))
+
+
 class Entry(Protocol):
     """What one sublayer leaves behind at one depth step; keys and values, or whatever else its continuation needs.
 

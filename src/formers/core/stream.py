@@ -78,6 +78,8 @@ class Stream:
     """The depth steps whose outputs somebody asks for."""
     taps: dict[int, Tensor] = field(default_factory=dict)
     """These outputs (batch, length, dim) by step, as the head would be given them if the stack ended there."""
+    starts: dict[int, Tensor] = field(default_factory=dict)
+    """Where rows start, (batch, 1), by the offset that was drawn from; the encoder and the decoder of a pass share it."""
     update: int | None = None
     """The number of the training step, by which parts key what they draw anew at each; None where nobody counts."""
     decided: dict[tuple[str, int], Any] | None = None

@@ -18,6 +18,7 @@ from formers.family import (
     sparse_transformer,
     transformer,
     transformer_xl,
+    universal_transformer,
 )
 from formers.model import Model, Spec, build
 
@@ -81,6 +82,12 @@ MEMBERS: dict[str, Member] = {
             "wmt": reformer.WMT,
         },
         reformer.TRAINING,
+    ),
+    "universal-transformer": Member(
+        universal_transformer.universal_transformer,
+        {"base": universal_transformer.BASE, "adaptive": universal_transformer.ADAPTIVE, "t2t": universal_transformer.T2T},
+        universal_transformer.TRAINING,
+        never=universal_transformer.NEVER,
     ),
 }
 

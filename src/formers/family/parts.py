@@ -18,9 +18,14 @@ POSITIONS: dict[str, Position] = {
 RESIDUALS: dict[str, Residual] = {"post": PostNorm(), "pre": PreNorm(), "bare": Bare(), "reversible": Reversible()}
 
 
-def position(word: str) -> Position:
-    """The position part of a word."""
-    return _named("position", word, POSITIONS)
+def position(word: str, offset: int = 0) -> Position:
+    """The position part of a word; with an offset, one whose rows start anywhere up to it in training."""
+    found = _named("position", word, POSITIONS)
+    if not offset:
+        return found
+    if not isinstance(found, Sinusoidal):
+        raise FormersError(f"offset={offset} moves sines of positions, and position={word} has none: leave one of them out.")
+    return Sinusoidal(offset=offset)
 
 
 def residual(word: str) -> Residual:

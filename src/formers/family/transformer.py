@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from formers.depth import Stacked
 from formers.family.parts import position as positions
@@ -46,6 +46,7 @@ def transformer(
     attention_dropout: float = 0.0,
     norm: str = "post",
     position: str = "sinusoidal",
+    offset: NonNegativeInt = 0,
     activation: str = "relu",
     label_smoothing: float = 0.1,
     tied: bool = True,
@@ -54,7 +55,7 @@ def transformer(
     """The encoder-decoder: reads a source, writes a target. Without source_vocab both sides share one vocabulary and embedding."""
     common: dict[str, Any] = dict(
         dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
-        attention_dropout=attention_dropout, embedding_scale=embedding_scale, position=positions(position), residual=residual(norm),
+        attention_dropout=attention_dropout, embedding_scale=embedding_scale, position=positions(position, offset), residual=residual(norm),
         depth=Stacked(layers=layers), feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
     )  # fmt: skip
     encoder = Spec(name="transformer's encoder", vocab=source_vocab, pattern=Full(), head=NoHead(), **common)
@@ -79,6 +80,7 @@ def encoder(
     attention_dropout: float = 0.0,
     norm: str = "pre",
     position: str = "sinusoidal",
+    offset: NonNegativeInt = 0,
     activation: str = "gelu",
     tied: bool = True,
     embedding_scale: str = "input",
@@ -87,7 +89,7 @@ def encoder(
     return Spec(
         name="encoder", vocab=vocab, features=features, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
         dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
-        position=positions(position), pattern=Full(), residual=residual(norm), depth=Stacked(layers=layers),
+        position=positions(position, offset), pattern=Full(), residual=residual(norm), depth=Stacked(layers=layers),
         feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
         head=MaskedLM(tied=tied) if classes is None else Classify(classes=classes, pool=pool),
     )  # fmt: skip
@@ -107,6 +109,7 @@ def decoder(
     attention_dropout: float = 0.0,
     norm: str = "pre",
     position: str = "sinusoidal",
+    offset: NonNegativeInt = 0,
     activation: str = "gelu",
     label_smoothing: float = 0.0,
     tied: bool = True,
@@ -119,7 +122,7 @@ def decoder(
     return Spec(
         name="decoder", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
         dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
-        position=positions(position), pattern=Causal(), residual=residual(norm), depth=Stacked(layers=layers),
+        position=positions(position, offset), pattern=Causal(), residual=residual(norm), depth=Stacked(layers=layers),
         feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
         head=words(vocab, cutoffs, division, tied, label_smoothing, loss_chunk),
     )  # fmt: skip

@@ -19,16 +19,16 @@ TOLD: WeakSet[Model] = WeakSet()
 
 
 def limit_of(model: Model) -> int | None:
-    """How many tokens a model reads at the most before its window slides: its training length, if its positions are absolute."""
-    return model.spec.length if model.spec.position.absolute else None
+    """How many tokens a model reads at the most before its window slides: the positions it has met, if these are absolute."""
+    return model.spec.position.met(model.spec.length) if model.spec.position.absolute else None
 
 
 class Reader:
     """Reads rows of tokens and what is written behind them, with the exact cache.
 
-    A model with absolute positions has only seen those below its training length. Beyond it the older half of the window is
-    forgotten and the rest read again from position 0, so that half a window is written between two readings; the log says so
-    once. Rows slide together: those that will must have equal lengths.
+    A model with absolute positions has only seen those below its training length, or as far as random starts reached. Beyond that the
+    older half of the window is forgotten and the rest read again from position 0, so that half a window is written between two readings;
+    the log says so once. Rows slide together: those that will must have equal lengths.
 
     A model with a memory reads as it was trained to, in segments of its training length that each go on from the one before: a prompt
     may be as long as one likes, and costs no more than its length.
@@ -78,8 +78,10 @@ class Reader:
         read = [row for row, _ in different]
         sources = None if self.sources is None else [source for _, source in different if source is not None]
         reader = self.model.spec.encoder
-        if sources and reader is not None and reader.position.absolute and max(map(len, sources)) > reader.length:
-            self._say("the source is longer than %d tokens, the length the model was trained on: it may not be understood", reader.length)
+        if sources and reader is not None and reader.position.absolute:
+            met = reader.position.met(reader.length)
+            if max(map(len, sources)) > met:
+                self._say("the source is longer than %d tokens, the length the model was trained on: it may not be understood", met)
         tokens, mask = pad(read)
         self.state, last = self.model.initial_state(len(read)), None
         width = self.segment or tokens.shape[1]

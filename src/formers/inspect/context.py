@@ -157,8 +157,8 @@ def run_contexts(
 
 
 def _limit(spec: Spec) -> int | None:
-    """The longest context that a model has ever seen, where its positions end there."""
-    return spec.length if spec.position.absolute else None
+    """The longest context that a model can read, where it has met no positions beyond."""
+    return spec.position.met(spec.length) if spec.position.absolute else None
 
 
 def _sight(spec: Spec) -> int:

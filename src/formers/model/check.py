@@ -8,11 +8,12 @@ from typing import NamedTuple
 from formers.attention import LSH, Attention, LowRank, SharedQK
 from formers.core import Comb, FormersError
 from formers.depth import Adaptive
+from formers.feedforward import SeparableConv
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory
 from formers.model.spec import Spec
 from formers.patterns import Causal, Full
-from formers.position import Axial, Grid
+from formers.position import Axial, Coordinate, Grid
 from formers.position.axial import near_square
 from formers.residual import Reversible
 from formers.score import FixedSpan, NoScore
@@ -91,6 +92,17 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: isinstance(s.position, Axial) and s.dim < 2,
         lambda s: f"axial positions share dim={s.dim} between a row and a column: give a dim of at least 2, or use position=learned.",
+    ),
+    Refusal(
+        lambda s: isinstance(s.position, Coordinate) and s.position.place == "none" and s.position.offset > 0,
+        lambda s: (
+            f"offset={_coordinate(s).offset} moves positions, and coordinates with place=none, as a memory has them, tell none: "
+            "use offset=0, or place=sinusoidal without a memory."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.feedforward, SeparableConv) and s.extra > 0,
+        lambda s: f"a convolution is over neighbours, and extra={s.extra} vectors stand beside nobody: use extra=0, or Dense.",
     ),
     Refusal(
         lambda s: s.pattern.heads not in (None, s.heads),
@@ -323,6 +335,12 @@ def _span(spec: Spec) -> FixedSpan:
 def _axial(spec: Spec) -> Axial:
     """The positions of a spec that are known to be axial."""
     assert isinstance(spec.position, Axial)
+    return spec.position
+
+
+def _coordinate(spec: Spec) -> Coordinate:
+    """The positions of a spec that are known to be coordinates."""
+    assert isinstance(spec.position, Coordinate)
     return spec.position
 
 

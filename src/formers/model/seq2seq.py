@@ -27,15 +27,20 @@ class Seq2Seq(Model):
         self.auxiliary = spec.head.build_auxiliary(spec.head_sizes, spec.vocab)
 
     def encode(
-        self, source: Tensor, source_mask: Tensor | None = None, watch: Watch | None = None, update: int | None = None
+        self,
+        source: Tensor,
+        source_mask: Tensor | None = None,
+        watch: Watch | None = None,
+        update: int | None = None,
+        starts: dict[int, Tensor] | None = None,
     ) -> tuple[Source, dict[str, Tensor]]:
-        """The encoder's output over source (batch, n), real tokens first, and its named extra losses.
+        """The encoder's output over source (batch, n), real tokens first, and its named extra losses; `starts` are as in `Stream`.
 
         Extra vectors of the encoder are not in it: what they have gathered the tokens have read, and a source's places stay its tokens.
         """
         read = self.embedding if self.source_embedding is None else self.source_embedding
         x, stream, _ = self.enter(read(source), source_mask, None, None if watch is None else watch.inside("encoder"))
-        hidden, _ = self.encoder(x, replace(stream, keep=False, update=update))
+        hidden, _ = self.encoder(x, replace(stream, keep=False, update=update, starts={} if starts is None else starts))
         return Source(hidden, stream.valid), stream.losses
 
     def forward(
@@ -59,14 +64,15 @@ class Seq2Seq(Model):
         x = self.embedding(target)
         encoded: Source | None = None
         losses: dict[str, Tensor] = {}
+        starts: dict[int, Tensor] = {}
         if state is None or state.empty:
             if source is None:
                 raise FormersError("there is no source, and no state that has read one: give source.")
             if source.shape[0] != target.shape[0]:
                 raise FormersError(f"source has {source.shape[0]} rows and target {target.shape[0]}: give as many of each.")
-            encoded, losses = self.encode(source, source_mask, watch, update)
+            encoded, losses = self.encode(source, source_mask, watch, update, starts)
         x, stream, packed = self.enter(x, mask, state, watch)
-        stream = self.tapped(replace(stream, source=encoded, losses=losses, update=update), targets, progress)
+        stream = self.tapped(replace(stream, source=encoded, losses=losses, starts=starts, update=update), targets, progress)
         hidden, steps = self.stack(x, stream, () if state is None else state.steps)
         return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(target)), progress)
 

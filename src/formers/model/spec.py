@@ -67,6 +67,7 @@ class Spec(Part):
             dim=self.dim, heads=self.heads, head_dim=head_dim, value_dim=self.value_dim or head_dim,
             length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
             spread=self.spread, gain=self.residual.gain(self.depth.steps), initialisation=self.initialisation,
+            causal=self.pattern.is_causal,
         )  # fmt: skip
 
     @property

@@ -133,7 +133,7 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, stream: Stream, past: Past = ()) -> tuple[Tensor, Past]:
         """Hidden states (batch, length, width) and what every step leaves behind; losses are in stream.losses, taps in stream.taps."""
         reversible, depth = self.reversible, self.depth
-        places = stream.positions
+        places = self.position.shifted(stream.positions, x.shape[0], x.device, stream.starts)
         if self.extra is not None:
             x, stream = with_extra(self.extra, x, stream)
         walk = Passing(self, stream, past, places)

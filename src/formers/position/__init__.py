@@ -2,9 +2,10 @@
 
 from formers.position.axial import Axial
 from formers.position.base import NoPosition, Position
+from formers.position.coordinate import Coordinate
 from formers.position.grid import Grid
 from formers.position.learned import Learned
 from formers.position.per_layer import PerLayer
 from formers.position.sinusoidal import Sinusoidal, sinusoid
 
-__all__ = ["Axial", "Grid", "Learned", "NoPosition", "PerLayer", "Position", "Sinusoidal", "sinusoid"]
+__all__ = ["Axial", "Coordinate", "Grid", "Learned", "NoPosition", "PerLayer", "Position", "Sinusoidal", "sinusoid"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from formers.core import Positions, Sizes, Slot
@@ -14,6 +15,10 @@ class PositionModule(nn.Module):
         """x (batch, length, dim) with its positions added, as the member does at depth step `step`."""
         return x
 
+    def shifted(self, positions: Positions, batch: int, device: torch.device, starts: dict[int, Tensor]) -> Positions:
+        """Where the tokens of this pass are said to stand, at all of its steps; `starts` is what the pass has drawn for that so far."""
+        return positions
+
 
 class Position(Slot):
     """How positions enter the stream."""
@@ -22,6 +27,10 @@ class Position(Slot):
     def absolute(self) -> bool:
         """Whether the model has only ever seen positions below its training length, so that generation slides beyond it."""
         return True
+
+    def met(self, length: int) -> int:
+        """How many positions a training on rows of a length meets; where they are absolute, no more can be read well."""
+        return length
 
     @property
     def bounded(self) -> bool:

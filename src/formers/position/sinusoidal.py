@@ -9,35 +9,51 @@ divides by d/2-1 in the exponent; the blog counts from 1. Never mix them when lo
 from __future__ import annotations
 
 import torch
+from pydantic import NonNegativeInt
 from torch import Tensor
 
 from formers.core import Positions, Range, Sizes
 from formers.core.tables import kept
 from formers.position.base import Position, PositionModule
+from formers.position.offset import started
 
 
 class Sinusoidal(Position):
     """Fixed sines and cosines of the position, added once, before the first layer; any length."""
 
+    offset: NonNegativeInt = 0
+    """In training, rows start at a random position up to this one."""
+
+    def met(self, length: int) -> int:
+        return length + self.offset
+
     def build(self, sizes: Sizes) -> PositionModule:
-        return SinusoidalModule(sizes.dim)
+        return SinusoidalModule(sizes.dim, self.offset)
 
 
 class SinusoidalModule(PositionModule):
     """Adds PE(i) to the token at position i."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, offset: int) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim, self.offset = dim, offset
+
+    def shifted(self, positions: Positions, batch: int, device: torch.device, starts: dict[int, Tensor]) -> Positions:
+        return started(positions, self.offset, batch, device, starts) if self.offset and self.training else positions
 
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
-        if torch.compiler.is_compiling():
-            return x + sinusoid(positions.tensor(x.device), self.dim).to(x.dtype)
-        size = 1 << max(positions.stop - 1, 255).bit_length()
-        table = _table(size, self.dim, x.dtype, x.device)
-        if isinstance(positions, Range):
-            return x + table[positions.start : positions.stop]
-        return x + table[positions.tensor(x.device).clamp(min=0)]
+        return x + placed(positions, self.dim, x)
+
+
+def placed(positions: Positions, dim: int, like: Tensor) -> Tensor:
+    """PE (..., dim) of positions, in the type and on the device of a tensor: rows of a table that is made once."""
+    if torch.compiler.is_compiling():
+        return sinusoid(positions.tensor(like.device), dim).to(like.dtype)
+    size = 1 << max(positions.stop - 1, 255).bit_length()
+    table = _table(size, dim, like.dtype, like.device)
+    if isinstance(positions, Range):
+        return table[positions.start : positions.stop]
+    return table[positions.tensor(like.device).clamp(min=0)]
 
 
 def sinusoid(positions: Tensor, dim: int) -> Tensor:

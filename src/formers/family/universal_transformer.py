@@ -1,0 +1,135 @@
+"""The Universal Transformer (Dehghani et al., 2018): one block, applied again and again, that is told where and when it is.
+
+A = LN((H + P^t) + Attention(H + P^t))        H' = LN(A + Transition(A))        t = 1 ... steps
+
+With `act` every position decides by itself after how many steps it halts.
+Equations E100-E104, E14 and E40-E44; docs/universal-transformer.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from formers.core import FormersError
+from formers.depth import Adaptive, Depth, Shared
+from formers.family.parts import position as positions
+from formers.family.parts import residual
+from formers.feedforward import Dense, SeparableConv
+from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
+from formers.memory import NoMemory, Recurrence
+from formers.model import Spec
+from formers.patterns import Causal, Full
+from formers.position import Coordinate, Position
+from formers.score import NoScore, Relative
+
+Signal = Literal["sinusoidal", "learned", "none"]
+
+# The paper's base model, for pairs: one block as wide as six layers of the Transformer's base model have weights.
+BASE: dict[str, Any] = {
+    "dim": 1024, "heads": 16, "hidden": 4096, "steps": 6, "decoder_steps": 6, "length": 512, "dropout": 0.1, "norm": "post",
+    "activation": "relu", "label_smoothing": 0.1,
+}  # fmt: skip
+# The same with halting after at most twice as many steps.
+ADAPTIVE: dict[str, Any] = {**BASE, "steps": 12, "decoder_steps": 12, "act": "graves"}
+# The authors' code (tensor2tensor, adaptive_universal_transformer_base) as far as our parts are its parts: it also drops activations
+# of the feed-forward network (0.1), has no biases in attention, and puts all sines of a position before all cosines.
+T2T: dict[str, Any] = {**ADAPTIVE, "norm": "pre", "step_signal": "learned", "act": "t2t", "dropout": 0.3, "attention_dropout": 0.1}
+
+_T2T: dict[str, Any] = {"schedule": "inverse-sqrt", "warmup": 8000, "learning_rate": 2 * (1024 * 8000) ** -0.5, "weight_decay": 0.0}
+TRAINING: dict[str, dict[str, Any]] = {
+    "": {"learning_rate": 2e-3, "warmup": 100, "weight_decay": 0.0},
+    **dict.fromkeys(("base", "adaptive", "t2t"), _T2T),
+}
+
+NEVER = {"layers": "universal-transformer has one block, applied again and again: give steps, or decoder_steps, instead of layers."}
+
+HALTING = {"halt_epsilon": 0.01, "ponder": 0.01, "halt_bias": 1.0}
+"""The options of halting, and what they are unless given."""
+
+
+def universal_transformer(
+    *,
+    vocab: PositiveInt | None = None,
+    features: PositiveInt | None = None,
+    classes: PositiveInt | None = None,
+    pool: str = "mean",
+    causal: bool | None = None,
+    steps: PositiveInt = 6,
+    decoder_steps: NonNegativeInt = 0,
+    dim: PositiveInt = 128,
+    heads: PositiveInt = 4,
+    head_dim: PositiveInt | None = None,
+    value_dim: PositiveInt | None = None,
+    hidden: PositiveInt | None = None,
+    length: PositiveInt = 256,
+    transition: Literal["dense", "conv"] = "dense",
+    act: Literal["none", "graves", "t2t"] = "none",
+    halt_epsilon: float = HALTING["halt_epsilon"],
+    ponder: float = HALTING["ponder"],
+    halt_bias: float = HALTING["halt_bias"],
+    position: str = "coordinate",
+    step_signal: Signal | None = None,
+    offset: NonNegativeInt = 0,
+    memory: NonNegativeInt | None = None,
+    clamp: PositiveInt | None = None,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    norm: str = "post",
+    activation: str = "relu",
+    label_smoothing: float = 0.0,
+    tied: bool = True,
+    embedding_scale: str = "input",
+) -> Spec:
+    """One block in depth: a language model, an encoder (causal=False, or with `classes`), or with `decoder_steps` both.
+
+    With `act` a position takes at most `steps`; `ponder` is the price of one. The step signal is sinusoidal unless given. With `offset`
+    rows start at a random position in training, up to that one. With a `memory` every step sees what it made of the tokens before the
+    segment, and relative scores tell positions; `clamp` is theirs.
+    """
+    causal = not (classes or decoder_steps) if causal is None else causal
+    if decoder_steps and (causal or classes is not None):
+        given = "causal=True" if causal else f"classes={classes}"
+        raise FormersError(f"{given} and decoder_steps={decoder_steps} are two things to do: give one of them.")
+    if clamp is not None and memory is None:
+        raise FormersError(f"clamp={clamp} is of the relative scores that come with a memory: give memory, or leave clamp out.")
+    halting = {"halt_epsilon": halt_epsilon, "ponder": ponder, "halt_bias": halt_bias}
+    for name, value in halting.items():
+        if act == "none" and value != HALTING[name]:
+            raise FormersError(f"{name}={value} is of halting, and act=none takes always all steps: give act=graves, or leave {name} out.")
+
+    def depth(count: int) -> Depth:
+        if act == "none":
+            return Shared(layers=count)
+        return Adaptive(layers=count, epsilon=halt_epsilon, ponder=ponder, bias=halt_bias, act=act)
+
+    kind = Dense if transition == "dense" else SeparableConv
+    common: dict[str, Any] = dict(
+        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout, attention_dropout=attention_dropout,
+        embedding_scale=embedding_scale, position=coordinates(position, step_signal, offset, memory is None),
+        score=NoScore() if memory is None else Relative(clamp=clamp), memory=NoMemory() if memory is None else Recurrence(length=memory),
+        residual=residual(norm), feedforward=kind(hidden=hidden or 4 * dim, activation=activation),
+    )  # fmt: skip
+    if decoder_steps:
+        encoder = Spec(
+            name="universal-transformer's encoder", features=features, pattern=Full(), depth=depth(steps), head=NoHead(), **common
+        )
+        head = LanguageModel(tied=tied, label_smoothing=label_smoothing)
+        return Spec(
+            name="universal-transformer", vocab=vocab, encoder=encoder, pattern=Causal(), depth=depth(decoder_steps), head=head, **common
+        )
+    words = LanguageModel(tied=tied, label_smoothing=label_smoothing) if causal else MaskedLM(tied=tied)
+    return Spec(
+        name="universal-transformer", vocab=vocab, features=features, pattern=Causal() if causal else Full(), depth=depth(steps),
+        head=words if classes is None else Classify(classes=classes, pool=pool), **common,
+    )  # fmt: skip
+
+
+def coordinates(word: str, signal: Signal | None, offset: int, places: bool) -> Position:
+    """The positions of a word; where `places` is False, coordinates tell the step alone."""
+    if word == "coordinate":
+        return Coordinate(place="sinusoidal" if places else "none", step=signal or "sinusoidal", offset=offset)
+    if signal is not None:
+        raise FormersError(f"step_signal={signal} is of coordinates: leave it out of position={word}.")
+    return positions(word, offset)

@@ -1,0 +1,75 @@
+"""Coordinates in position and time, added before every depth step (Dehghani et al., 2018, equations 6 and 7).
+
+P^t(i, 2j)   = sin(i / 10000^(2j/d)) + sin(t / 10000^(2j/d))
+P^t(i, 2j+1) = cos(i / 10000^(2j/d)) + cos(t / 10000^(2j/d))        i = 0, 1, ...   t = 1 ... T                      E100
+
+One block is applied again and again: the second term tells it which time this is. The two are summed, not joined side by side. The first
+term is E7 of the position, the second is E7 of the step, or, as tensor2tensor has it, a learned vector of the step. Either may be left
+out. Without the first nothing says where a token stands, so that a score must, and a memory may reach back as far as one likes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import NonNegativeInt
+from torch import Tensor, nn
+
+from formers.core import Positions, Range, Sizes
+from formers.position.base import Position, PositionModule
+from formers.position.offset import started
+from formers.position.sinusoidal import placed
+
+
+class Coordinate(Position):
+    """The sum of a vector for the position and one for the depth step, added before every step; any length."""
+
+    place: Literal["sinusoidal", "none"] = "sinusoidal"
+    """What tells the position."""
+    step: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    """What tells the depth step."""
+    offset: NonNegativeInt = 0
+    """In training, rows start at a random position up to this one."""
+
+    @property
+    def absolute(self) -> bool:
+        return self.place != "none"
+
+    @property
+    def every_step(self) -> bool:
+        return True
+
+    def met(self, length: int) -> int:
+        return length + self.offset
+
+    def build(self, sizes: Sizes) -> PositionModule:
+        return CoordinateModule(sizes, self)
+
+
+class CoordinateModule(PositionModule):
+    """Adds P^t(i) to the token at position i, t = step + 1."""
+
+    def __init__(self, sizes: Sizes, part: Coordinate) -> None:
+        super().__init__()
+        self.dim, self.part = sizes.dim, part
+        learned = part.step == "learned"
+        self.steps = nn.Parameter(torch.randn(sizes.steps, sizes.dim) * sizes.spread) if learned else None
+
+    def shifted(self, positions: Positions, batch: int, device: torch.device, starts: dict[int, Tensor]) -> Positions:
+        offset = self.part.offset
+        return started(positions, offset, batch, device, starts) if offset and self.training else positions
+
+    def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
+        place = placed(positions, self.dim, x) if self.part.place == "sinusoidal" else None
+        time = self._time(step, x)
+        if place is None or time is None:
+            signal = place if time is None else time
+            return x if signal is None else x + signal
+        return x + (place + time)  # E100
+
+    def _time(self, step: int, x: Tensor) -> Tensor | None:
+        """The vector (dim) of a depth step, in the type of x."""
+        if self.steps is not None:
+            return self.steps[step].to(x.dtype)
+        return placed(Range(step + 1, 1), self.dim, x) if self.part.step == "sinusoidal" else None
