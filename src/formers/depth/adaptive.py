@@ -148,8 +148,8 @@ class AdaptiveBlocks(DepthModule):
                 h = torch.zeros_like(spent.total).masked_scatter_(active, self.halting(new).to(spent.total.dtype))
                 p, spent = spent.step(h, part.epsilon, last=t == self.steps - 1)
                 places = active.nonzero(as_tuple=True)
-                state = state.index_put(places, new)
-                y = y.index_put(places, p[places][:, None].to(y.dtype) * new, accumulate=True)
+                state = state.index_put(places, new.to(state.dtype))
+                y = y.index_put(places, p[places][:, None].to(y.dtype) * new.to(y.dtype), accumulate=True)
         return _put(out, batch, y), _put_all(done, batch, spent)
 
     def show(self, stream: Stream, t: int, h: Tensor, spent: Halting) -> None:
