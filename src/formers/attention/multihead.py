@@ -44,6 +44,11 @@ class Attention(Slot):
         """The attentions that the layers of a stack have in turn."""
         return (self,)
 
+    @property
+    def ponders(self) -> int | None:
+        """The most steps of a token that decides by itself how many it takes; None where none does."""
+        return None
+
     def at(self, layer: int) -> Attention:
         """The attention of a layer."""
         return self.kinds[layer % len(self.kinds)]

@@ -1,6 +1,6 @@
 """Data and their batches: files, folders and named sets as tokens; a training batch is a pure function of (seed, step)."""
 
-from formers.data.batches import Batch, Batches, Language, LastWord, Masked
+from formers.data.batches import Batch, Batches, Graded, Language, LastWord, Masked, StepGraded
 from formers.data.bpe import BPE
 from formers.data.collate import Labelled, Pairs
 from formers.data.image import Pictures, open_pictures
@@ -21,6 +21,7 @@ __all__ = [
     "Batches",
     "Bytes",
     "Characters",
+    "Graded",
     "Labelled",
     "Language",
     "LastWord",
@@ -29,6 +30,7 @@ __all__ = [
     "Pictures",
     "Reading",
     "Rows",
+    "StepGraded",
     "Streams",
     "Text",
     "Tokenizer",
