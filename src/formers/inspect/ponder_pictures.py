@@ -59,11 +59,12 @@ def steps_table(steps: Sequence[Step]) -> Table:
 def difficulty_table(seen: Sequence[Difficulty]) -> Table:
     """A line for each difficulty: items, N and its spread in each stack, and what was right."""
     thought = [word for each in seen for word in (f"{each.title} mean N".strip(), "spread")]
-    table = new_table("difficulty", seen[0].unit, *thought, "accuracy", "exact", right=len(thought) + 3)
+    known = [what for what in ("accuracy", "exact") if getattr(seen[0].groups[0], what) is not None]
+    table = new_table("difficulty", seen[0].unit, *thought, *known, right=len(thought) + len(known) + 1)
     for groups in zip(*(each.groups for each in seen), strict=True):
         first = groups[0]
         cells = [f"{value:.2f}" for group in groups for value in (group.mean, group.spread)]
-        right = ["" if value is None else f"{value:.3f}" for value in (first.accuracy, first.exact)]
+        right = ["" if getattr(first, what) is None else f"{getattr(first, what):.3f}" for what in known]
         add_row(table, "all" if first.difficulty is None else f"{first.difficulty:,}", f"{first.items:,}", *cells, *right)
     return table
 
