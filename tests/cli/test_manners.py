@@ -23,7 +23,7 @@ from formers.cli import app as command
 from formers.cli import names
 from formers.cli.manners import Manners
 from formers.core import FormersError
-from formers.data.catalogue import NAMES
+from formers.data.catalogue import OFFERED
 from formers.data.progress import silent, silently
 from formers.data.reading import Reading
 from formers.family import MEMBERS
@@ -233,7 +233,7 @@ def test_completion_knows_what_the_registries_know():
     ours = {name: cls for name, cls in zip(pattern_names(), pattern_classes(), strict=True) if cls.__module__.startswith("formers.")}
     assert names.patterns() == {name: list(ours[name].model_fields) for name in names.patterns()}
     assert names.patterns().keys() == ours.keys()
-    assert names.data_sets() == list(NAMES)
+    assert names.data_sets() == list(OFFERED)
     assert names.settings() == [*Settings.model_fields, *Reading.model_fields]
 
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 import formers
 from formers import Model, Output, Spec, State
-from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
+from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Pondering, Recurrent, SharedQK, Window
 from formers.core import Part, Slot
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward, SeparableConv
-from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead
-from formers.memory import NoMemory, Recurrence
+from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
+from formers.memory import Carry, NoMemory, Recurrence
 from formers.patterns import (
     Alternate,
     BigBird,
@@ -33,7 +33,7 @@ from formers.patterns import (
     Summary,
 )
 from formers.position import Axial, Coordinate, Grid, Learned, NoPosition, PerLayer, Sinusoidal
-from formers.residual import Bare, PostNorm, PreNorm, Reversible
+from formers.residual import Bare, NormOnly, Plain, PostNorm, PreNorm, Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
 BLOCK = 8
@@ -99,6 +99,11 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     },
     "attention": {
         "DotProduct": [DotProduct(), DotProduct(scaled=False, bias=False)],
+        "Aligned": [
+            *(Aligned(alignment=alignment) for alignment in ("none", "additive", "dot", "general")),
+            Aligned(cell="gru", layers=2, alignment="additive", feeding=False),
+            Aligned(cell="tanh", layers=3, alignment="general", feeding=False),
+        ],
         "LowRank": [
             *(LowRank(rank=5, sharing=sharing) for sharing in ("none", "headwise", "key-value", "layerwise")),
             LowRank(rank=12, projection="mean"),
@@ -113,6 +118,14 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             LSH(chunk=2, buckets=2, reach="chunk", across_buckets=True, duplicates=True, wrap="rounds", scaled=False, evaluation_rounds=3),
             LSH(chunk=1, reach="chunk", look_back=2, look_ahead=1, seed=5),
         ],
+        "Recurrent": [Recurrent(cell=cell, direction=way) for way in ("forward", "both") for cell in ("tanh", "gru", "lstm")],
+        "Window": [Window(window=1), Window(window=3, activation="gelu"), Window(window=2, activation="tanh")],
+        "Pondering": [  # epsilon so large that some halt before the others
+            Pondering(steps=4, epsilon=0.3, bias=-0.5),
+            Pondering(cell="lstm", steps=3, epsilon=0.3, bias=-0.5, act="t2t"),
+            Pondering(cell="gru", steps=2, act="none"),
+            Pondering(cell="lstm", steps=1, act="none"),
+        ],
         "ByLayer": [ByLayer(DotProduct(bias=False), LSH(chunk=2, buckets=4)), ByLayer(LSH(chunk=2, buckets=2), SharedQK())],
     },
     "score": {
@@ -122,9 +135,11 @@ PARTS: dict[str, dict[str, list[Part]]] = {
         "Span": [Span(span=9, ramp=4, init=0.2), Span(span=100, ramp=5, penalty=0.1)],
         "DynamicSpan": [DynamicSpan(span=9, ramp=2, penalty=0.1), DynamicSpan(span=100)],
     },
-    "memory": {"NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
+    "memory": {"Carry": [Carry()], "NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
     "residual": {
         "Bare": [Bare()],
+        "NormOnly": [NormOnly()],
+        "Plain": [Plain()],
         "PostNorm": [PostNorm()],
         "PreNorm": [PreNorm()],
         "Reversible": [Reversible(), Reversible(ends="concat"), Reversible(ends="sum")],
@@ -155,10 +170,13 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             AdaptiveSoftmax(cutoffs=(3,), division=4, tied_projections="all"),
             AdaptiveSoftmax(cutoffs=(4, 7), division=2, tied=False, tied_projections="none"),
         ],
-        "Classify": [Classify(classes=3), Classify(classes=2, pool="first")],
+        "Classify": [Classify(classes=3), Classify(classes=2, pool="first"), Classify(classes=2, pool="last")],
+        "Tag": [Tag(classes=3), Tag(classes=3, places=2)],
     },
 }
 
+SMALL = {"dim": 16, "layers": 2, "length": 32, "dropout": 0.0}
+"""Of members without heads."""
 TINY = {"dim": 16, "heads": 2, "layers": 2, "hidden": 24, "length": 32, "dropout": 0.0}
 ONCE = {**{name: size for name, size in TINY.items() if name != "layers"}, "steps": 3}
 """The same of a member with one block."""
@@ -174,6 +192,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "classes": 3, "pool": "first", "norm": "post", "position": "learned", **TINY},
         {"features": 4, "classes": 3, "position": "none", **TINY},
+        {"vocab": VOCAB, "fact": 3, "classes": 3, "pool": "last", **TINY},
     ],
     "decoder": [
         {"vocab": VOCAB, **TINY},
@@ -223,6 +242,24 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "decoder_layers": 1, "block": 2, "window": 1, "global_blocks": 1, "extra": 1, "norm": "post", **TINY},
         {"features": 4, "classes": 3, "block": 2, "random_blocks": 0, "position": "none", **TINY},
     ],
+    "rnn": [
+        {"vocab": VOCAB, **SMALL},
+        {"vocab": VOCAB, "cell": "gru", "norm": "pre", "tied": False, **SMALL},
+        {"vocab": VOCAB, "cell": "tanh", "cutoffs": (4, 7), "division": 2, **SMALL},
+    ],
+    "word-window": [
+        {"vocab": VOCAB, **SMALL},
+        {"vocab": VOCAB, "window": 3, "norm": "pre", "activation": "gelu", "tied": False, **SMALL},
+        {"vocab": VOCAB, "causal": False, **SMALL},
+        {"vocab": VOCAB, "classes": 3, "pool": "first", "window": 1, "norm": "post", "activation": "tanh", **SMALL},
+    ],
+    "act-rnn": [
+        {"vocab": VOCAB, "steps": 3, "halt_epsilon": 0.3, "halt_bias": -0.5, **SMALL},
+        {"vocab": VOCAB, "cell": "lstm", "steps": 4, "halt_epsilon": 0.3, "halt_bias": -1.0, "ponder": 0.0, "norm": "pre", **SMALL},
+        {"vocab": VOCAB, "cell": "gru", "steps": 3, "act": "t2t", "halt_epsilon": 0.3, "halt_bias": -0.5, "tied": False, **SMALL},
+        {"vocab": VOCAB, "cell": "lstm", "steps": 1, "act": "none", **SMALL},
+        {"vocab": VOCAB, "cell": "tanh", "steps": 3, "act": "none", **SMALL},
+    ],
     "reformer": [  # those that reach by chunk are encoders: the contracts of causal members hold for whole buckets
         {"vocab": VOCAB, "chunk": 4, "buckets": 4, **TINY},
         {"vocab": VOCAB, "attention": ("local", "lsh"), "chunk": 4, "buckets": (2, 2), "rounds": 3, "head_dim": 3, "value_dim": 5, **TINY},
@@ -243,6 +280,13 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"features": 4, "classes": 3, "chunk": 4, "buckets": 4, "position": "none", "norm": "post", **TINY},
         {"vocab": VOCAB, "decoder_layers": 1, "chunk": 2, "buckets": 2, "ends": "sum", **TINY},
     ],
+    "seq2seq": [
+        {"vocab": VOCAB, **SMALL},
+        {"vocab": VOCAB, "alignment": "none", "source_vocab": 7, "bidirectional": False, **SMALL},
+        {"vocab": VOCAB, "alignment": "multiplicative", "cell": "gru", "tied": False, **SMALL},
+        {"vocab": VOCAB, "alignment": "dot", "feeding": False, **SMALL},
+        {"vocab": VOCAB, "feeding": False, "cell": "tanh", **SMALL},
+    ],
     "universal-transformer": [
         {"vocab": VOCAB, **ONCE},
         {"vocab": VOCAB, "transition": "conv", "step_signal": "learned", "offset": 7, "norm": "pre", "head_dim": 3, **ONCE},
@@ -253,6 +297,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "transition": "conv", "norm": "reversible", "position": "sinusoidal", **ONCE},
         {"vocab": VOCAB, "causal": False, "transition": "conv", "offset": 3, **ONCE},
         {"features": 4, "classes": 3, "position": "none", "act": "graves", "halt_bias": -0.5, **ONCE},
+        {"vocab": VOCAB, "fact": 3, "classes": 3, "pool": "last", "act": "graves", "halt_bias": -0.5, **ONCE},
         {"vocab": VOCAB, "decoder_steps": 2, "transition": "conv", "offset": 5, **ONCE},
         {"vocab": VOCAB, "decoder_steps": 2, "act": "graves", "halt_bias": -0.5, **ONCE},
     ],
@@ -323,18 +368,17 @@ class Subject:
         return self.model(source, x, targets=targets, source_mask=source_mask, mask=mask, state=state)
 
     def input(self, length: int) -> Tensor:
-        """Random tokens (batch, length), or vectors (batch, length, features)."""
+        """Random tokens (batch, length), or facts (batch, length, words), or vectors (batch, length, features)."""
         spec = self.model.spec
         if spec.features is not None:
             return torch.randn(self.batch, length, spec.features, dtype=next(self.model.parameters()).dtype)
-        return torch.randint(spec.vocab, (self.batch, length))
+        return torch.randint(spec.vocab, (self.batch, length, *(() if spec.fact is None else (spec.fact,))))
 
     def targets(self, length: int) -> Tensor:
         """Random targets of the shape that the head wants."""
         head = self.model.spec.head
-        if isinstance(head, Classify):
-            return torch.randint(head.classes, (self.batch,))
-        return torch.randint(self.model.spec.vocab, (self.batch, length))
+        classes = head.classes if isinstance(head, Classify | Tag) else self.model.spec.vocab
+        return torch.randint(classes, head.asked(self.batch, length))
 
     def rows(self, index: list[int]) -> Subject:
         """The same model with the sources of these rows."""

@@ -7,7 +7,7 @@ import torch
 
 import formers
 from contracts.specimens import SPECIMENS, VOCAB, Specimen, Subject, subject
-from formers.heads import Classify
+from formers.heads import Classify, Tag
 from helpers import refused
 
 SWEPT = pytest.mark.parametrize("specimen", SPECIMENS, ids=str)
@@ -19,13 +19,14 @@ GRADIENTS = pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
 @TOKENS
 def test_tokens_that_are_none(specimen: Specimen) -> None:
     read = subject(specimen.spec)
+    shape = "(batch, length)" if specimen.spec.fact is None else f"(batch, facts, {specimen.spec.fact})"
     with refused("torch.float64", "int64"):
         read(torch.zeros(3, 4, dtype=torch.float64))
     with refused("torch.bool", "int64"):
         read(torch.zeros(3, 4, dtype=torch.bool))
-    with refused("(3,)", "(batch, length)"):
+    with refused("(3,)", shape):
         read(torch.zeros(3, dtype=torch.int64))
-    with refused("(3, 4, 1)", "(batch, length)"):
+    with refused("(3, 4, 1)", shape):
         read(torch.zeros(3, 4, 1, dtype=torch.int64))
 
 
@@ -93,7 +94,7 @@ def test_targets_out_of_range(specimen: Specimen, training: bool, wrong: int) ->
     read.model.train(training)
     targets = read.targets(4)
     targets.view(-1)[1] = wrong
-    classes = specimen.spec.head.classes if isinstance(specimen.spec.head, Classify) else specimen.spec.vocab
+    classes = specimen.spec.head.classes if isinstance(specimen.spec.head, Classify | Tag) else specimen.spec.vocab
     with refused(f"target {wrong}", f"0 ... {classes - 1}", "-100"):
         read(read.input(4), targets=targets)
 

@@ -73,7 +73,7 @@ def test_equal_options_give_equal_specs(specimen: Specimen) -> None:
 @SWEPT
 def test_every_option_has_a_default_or_is_asked_for(specimen: Specimen) -> None:
     for option in MEMBERS[specimen.member].options:
-        wrong = option + "x" if len(option) < 4 else option[:-2] + option[-1] + option[-2]
+        wrong = option + "x" if len(option) < 4 or option[-1] == option[-2] else option[:-2] + option[-1] + option[-2]
         with refused(specimen.member, repr(wrong), "did you mean"):
             formers.spec(specimen.member, **{**specimen.options, wrong: 1})
 
@@ -85,6 +85,8 @@ def test_every_option_has_a_default_or_is_asked_for(specimen: Specimen) -> None:
 def test_values_out_of_range_are_refused_by_name(specimen: Specimen, wrong: dict[str, object]) -> None:
     (name, value), *_ = wrong.items()
     name = "steps" if name in MEMBERS[specimen.member].never else name
+    if name not in MEMBERS[specimen.member].options:
+        pytest.skip("it has no such option")
     with refused(name, repr(value)):
         formers.spec(specimen.member, **{**specimen.options, name: value})
 

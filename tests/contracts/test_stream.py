@@ -135,11 +135,13 @@ def test_rows_of_different_lengths_forget_and_stay_exact(spec: Spec) -> None:
         for row in range(3):
             close(out.logits[row, -1], read.alone(row)(rows[row][None]).logits[0, -1])
     for layer, step in enumerate(state.steps):
+        if spec.attention.at(layer).carries:  # a state of fixed size
+            continue
         reach = spec.pattern.at(layer).reach
         assert step[0].keys.shape[2] == (33 if reach is None else min(reach, 33))
 
 
-@MEMBERS
+@pytest.mark.parametrize("specimen", [s for s in CAUSAL if not s.spec.attention.carries], ids=str)
 @torch.no_grad()
 def test_a_token_costs_no_copy_of_its_past(specimen: Specimen) -> None:
     read = built(specimen.spec)

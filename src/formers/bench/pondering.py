@@ -4,7 +4,7 @@
   all steps (nothing skipped), and beside `Shared` of as many steps with the same weights, in an encoder and in a decoder;
 - a training step of `universal-transformer` with 6 steps beside one of a 6-layer `decoder` of the same width.
 
-The weights are random; the halting unit's weight is normal, and its bias is found by halving, so that tokens take half of the steps in the mean.
+The weights are random. The bias of the halting unit is found by halving, so that tokens take half of the steps in the mean.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LIMITS = {
     **{f"{member}_{dim}_{other}": (1.5, math.inf) for member in MEMBERS for dim in DIMS for other in ("masked", "shared")},
     "training": (0.0, 1.1),
 }
-"""At least so many times faster than without skipping, and than all steps without halting; at most so many times a stack's training step."""
+"""At least so many times faster than without skipping, and than without halting; at most so many times a stack's training step."""
 
 
 def bench_pondering(rounds: int) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def halting_model(plain: Spec, most: int) -> StackModel:
 
 
 def set_mean(model: StackModel, tokens: Tensor, wanted: float, tolerance: float = 0.05) -> tuple[float, int]:
-    """Sets the bias of the halting unit so that tokens take so many steps in the mean; the mean, and how many different numbers of steps."""
+    """Sets the bias of the halting unit so that tokens take so many steps in the mean; that mean, and how many different N there are."""
     low, high, taken = -12.0, 4.0, torch.zeros(())
     for _ in range(40):
         bias = (low + high) / 2
@@ -108,7 +108,7 @@ def set_mean(model: StackModel, tokens: Tensor, wanted: float, tolerance: float 
         taken = watch.notes[STEPS][0]
         mean = float(taken.mean())
         if abs(mean - wanted) <= tolerance:
-            return mean, len(taken.unique())  # type: ignore[no-untyped-call]
+            return mean, len(taken.unique())
         low, high = (bias, high) if mean > wanted else (low, bias)
     raise FormersError(f"no bias of the halting unit makes tokens take {wanted:g} steps in the mean: use other weights.")
 

@@ -32,6 +32,11 @@ def complete_preset(ctx: typer.Context) -> list[str]:
     return list(dict.fromkeys(preset for member in chosen for preset in member.presets))
 
 
+def complete_ablation() -> list[str]:
+    """What can be taken away from a member."""
+    return names.ablations()
+
+
 def complete_pattern() -> list[str]:
     """The patterns that have a name."""
     return list(names.patterns())

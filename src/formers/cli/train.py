@@ -39,7 +39,7 @@ def train(
     data: Annotated[
         str | None,
         typer.Option(
-            help="A file, a folder, a glob, two parallel files (a.en,a.fr), or a name: stdlib (unless given), numbers, enwik8, ...",
+            help="A file, a folder, a glob, two parallel files (a.en,a.fr), or a name: stdlib (unless given), enwik8, task:copy, ...",
             autocompletion=complete_data,
         ),
     ] = None,

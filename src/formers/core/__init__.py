@@ -5,12 +5,13 @@ from formers.core.part import Part, Slot
 from formers.core.positions import Comb, Index, Positions, Range
 from formers.core.settle import Settles
 from formers.core.sizes import Sizes
-from formers.core.state import Cache, Hidden, State, Tail
+from formers.core.state import Cache, Carried, Hidden, State, Tail
 from formers.core.stream import IGNORED, Source, Stream, Watch, compact
 
 __all__ = [
     "IGNORED",
     "Cache",
+    "Carried",
     "Comb",
     "FormersError",
     "Hidden",

@@ -169,6 +169,33 @@ class Hidden:
 
 @stored
 @dataclass(frozen=True, eq=False)
+class Carried:
+    """The state (batch, dim) of a recurrent cell behind the last token of each row; an LSTM has two."""
+
+    h: Tensor
+    c: Tensor | None = None
+
+    @classmethod
+    def of(cls, states: tuple[Tensor, ...]) -> Carried:
+        """States that leave their stream: without their history of gradients."""
+        return cls(*(s.detach() for s in states))
+
+    @property
+    def states(self) -> tuple[Tensor, ...]:
+        """(h,), or (h, c)."""
+        return (self.h,) if self.c is None else (self.h, self.c)
+
+    def reset(self, done: Tensor) -> Carried:
+        """The state in which the rows marked in done (batch,) are zero, as before the first token."""
+        return self.map(lambda s: s.masked_fill(done[:, None], 0))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Carried:
+        """The state with each of its tensors, batch first, changed."""
+        return Carried(change(self.h), None if self.c is None else change(self.c))
+
+
+@stored
+@dataclass(frozen=True, eq=False)
 class Tail:
     """The last n vectors (batch, n, width) that a sublayer was given, the newest last: zeros where there was none.
 

@@ -26,6 +26,8 @@ class Source(NamedTuple):
 
     hidden: Tensor
     valid: Tensor | None
+    final: tuple[tuple[Tensor, ...], ...] = ()
+    """By recurrent layer of the encoder, its states (batch, width) behind each row's last real token; of an LSTM two."""
 
 
 class Watch:
@@ -88,6 +90,9 @@ class Stream:
     """The number of the training step, by which parts key what they draw anew at each; None where nobody counts."""
     decided: dict[tuple[str, int], Any] | None = None
     """What a first pass over these tokens has decided, by name and depth step; None where there is no second one."""
+
+    final: list[tuple[Tensor, ...]] | None = None
+    """A list for the last states of recurrent sublayers, (h,) or (h, c), each (batch, dim), where a decoder begins with them."""
 
     def once(self, name: str, step: int, decide: Callable[[], T]) -> T:
         """What `decide` gives, and, in a second pass over the same tokens, what it gave in the first.

@@ -45,8 +45,8 @@ class Batches(Protocol):
 class Graded(Protocol):
     """Batches whose rows are known to be more or less hard."""
 
-    def difficulties(self, part: str) -> list[int]:
-        """How hard each row of a part is, in the order of `eval_batches`."""
+    def difficulty(self, part: str) -> Tensor:
+        """How hard each row of a part is (rows,), in the order of `eval_batches`."""
         ...
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from formers.core import FormersError, nearest
 from formers.data.cache import CHUNK, Sink, digest, key_of, made
-from formers.data.catalogue import NAMES
+from formers.data.catalogue import OFFERED
 from formers.data.progress import Progress
 
 UTF8_MARK = b"\xef\xbb\xbf"
@@ -96,7 +96,7 @@ def listed(data: str) -> list[tuple[str, Path]]:
     elif path.exists():
         raise FormersError(f"{data} is neither a file nor a folder: give one of these.")
     else:
-        hint = nearest(path.name, NAMES)
+        hint = nearest(path.name, OFFERED)
         raise FormersError(
             f"{data} is not there and names no data set: give a file, a folder, a glob such as 'texts/*.txt', or a name; {hint}"
         )

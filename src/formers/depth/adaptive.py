@@ -19,10 +19,9 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
 
 from formers.core import Sizes, Stream
-from formers.core.halting import Act, Halting, averaged, begin, mean_cost
+from formers.core.halting import Act, Halting, averaged, begin, concrete, looked_at, mean_cost
 from formers.depth.base import Depth, DepthModule, Walk
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -87,7 +86,7 @@ class AdaptiveBlocks(DepthModule):
 
     def whole(self, x: Tensor, stream: Stream) -> bool:
         """Whether all tokens take all steps that anybody takes: where weights learn, halting is looked at, or there are no numbers."""
-        return not self.skipping or self.training or torch.is_grad_enabled() or _looked_at(stream) or _numberless(x)
+        return not self.skipping or self.training or torch.is_grad_enabled() or looked_at(stream.watch) or not concrete(x)
 
     def halting(self, state: Tensor) -> Tensor:
         """h (...) of states (..., dim)."""
@@ -95,7 +94,7 @@ class AdaptiveBlocks(DepthModule):
 
     def over(self, spent: Halting, stream: Stream) -> bool:
         """Whether nobody is running, and nobody needs what further steps would leave behind, or looks on at all of them."""
-        return not (_numberless(spent.running) or stream.keep or _looked_at(stream)) and not bool(spent.running.any())
+        return concrete(spent.running) and not stream.keep and not looked_at(stream.watch) and not bool(spent.running.any())
 
     def thought(self, state: Tensor, stream: Stream, walk: Walk, spent: Halting) -> tuple[Tensor, Halting]:
         """sum_t p^t s^t, every step computed for all tokens; those that have halted keep their state."""
@@ -160,16 +159,6 @@ class AdaptiveBlocks(DepthModule):
         """Shows whoever looks on the halting probabilities of a step, not a number where a token has halted before it."""
         if stream.watch is not None:
             stream.watch.note("halting", t, lambda: h.masked_fill(~spent.running, torch.nan))
-
-
-def _looked_at(stream: Stream) -> bool:
-    """Whether somebody looks on who wants to see every step."""
-    return stream.watch is not None and stream.watch.wants("halting")
-
-
-def _numberless(x: Tensor) -> bool:
-    """Whether a tensor stands for any numbers, so that nothing can hang on them: in a graph, or where costs are counted."""
-    return torch.compiler.is_compiling() or isinstance(x, FakeTensor)
 
 
 def _put(into: Tensor, rows: Tensor, values: Tensor) -> Tensor:

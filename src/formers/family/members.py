@@ -10,15 +10,19 @@ from typing import Any, NamedTuple, get_type_hints
 from formers.core import FormersError, nearest
 from formers.core.part import checked
 from formers.family import (
+    act_rnn,
     adaptive_span,
     bigbird,
     character_transformer,
     linformer,
+    recurrent,
     reformer,
+    seq2seq,
     sparse_transformer,
     transformer,
     transformer_xl,
     universal_transformer,
+    word_window,
 )
 from formers.model import Model, Spec, build
 
@@ -82,6 +86,14 @@ MEMBERS: dict[str, Member] = {
             "wmt": reformer.WMT,
         },
         reformer.TRAINING,
+    ),
+    "rnn": Member(recurrent.rnn, {"base": recurrent.MEDIUM, "large": recurrent.LARGE}, recurrent.TRAINING),
+    "seq2seq": Member(seq2seq.seq2seq, {}, seq2seq.TRAINING),
+    "word-window": Member(word_window.word_window, {}, word_window.TRAINING),
+    "act-rnn": Member(
+        act_rnn.act_rnn,
+        {"parity": act_rnn.PARITY, "logic": act_rnn.LOGIC, "addition": act_rnn.ADDITION, "sort": act_rnn.SORT},
+        act_rnn.TRAINING,
     ),
     "universal-transformer": Member(
         universal_transformer.universal_transformer,

@@ -5,5 +5,6 @@ from formers.heads.auxiliary import Auxiliary
 from formers.heads.base import Head, NoHead
 from formers.heads.classify import Classify
 from formers.heads.language import LanguageModel, MaskedLM
+from formers.heads.tag import Tag
 
-__all__ = ["AdaptiveSoftmax", "Auxiliary", "Classify", "Head", "LanguageModel", "MaskedLM", "NoHead"]
+__all__ = ["AdaptiveSoftmax", "Auxiliary", "Classify", "Head", "LanguageModel", "MaskedLM", "NoHead", "Tag"]

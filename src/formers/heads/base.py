@@ -13,8 +13,10 @@ from formers.core import IGNORED, FormersError, Sizes, Slot
 
 
 def counted(targets: Tensor, mask: Tensor | None) -> Tensor:
-    """Targets, -100 where mask, if it has one for each, says that no token stands."""
-    return targets if mask is None or mask.shape != targets.shape else targets.masked_fill(~mask, IGNORED)
+    """Targets (batch, length), or several at each position, -100 where mask (batch, length), if it fits, says that no token stands."""
+    if mask is None or mask.shape != targets.shape[: mask.dim()]:
+        return targets
+    return targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.dim() - mask.dim())), IGNORED)
 
 
 class Embeds(Protocol):
@@ -80,6 +82,10 @@ class Head(Slot):
     def taps(self) -> bool:
         """Whether training asks for the outputs of layers in between."""
         return False
+
+    def asked(self, batch: int, length: int) -> tuple[int, ...]:
+        """The shape of the targets of `batch` rows of `length` positions."""
+        return (batch, length) if self.streams else (batch,)
 
     def tables(self, vocab: int, dim: int) -> tuple[tuple[int, int], ...]:
         """Words and width of each of the tables that embed the tokens, where these are not one table as wide as the stream."""

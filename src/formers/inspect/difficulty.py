@@ -39,9 +39,9 @@ class Group(NamedTuple):
     spread: float
     """The standard deviation of the items' N."""
     accuracy: float | None
-    """The share of targets that the model gets right, given all before them."""
+    """The share of symbols that the model gets right, each told from the right ones before it."""
     exact: float | None
-    """The share of items with all of their targets right."""
+    """The share of items with all of their symbols right."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +84,7 @@ class Items(Pondered):
         super().__init__(model.spec)
         self.model, self.every_step = model, every_step
         self.by_step: Tensor | None = batches.step_difficulty(part) if isinstance(batches, StepGraded) else None
-        by_row = batches.difficulties(part) if isinstance(batches, Graded) else None
-        self.by_row = None if by_row is None else torch.tensor(by_row)
+        self.by_row: Tensor | None = batches.difficulty(part) if isinstance(batches, Graded) else None
         self.extra = {"": model.spec.extra, "encoder ": 0 if model.spec.encoder is None else model.spec.encoder.extra}
         """Vectors before the tokens of each stack, which are no tokens of the data."""
         self.rows = 0
@@ -129,8 +128,11 @@ class Items(Pondered):
             return
         targets, here = batch["targets"], slice(self.rows, self.rows + len(batch["targets"]))
         asked = targets != IGNORED
-        right = torch.zeros_like(asked)
+        right = ~asked
         right[asked] = likeliest(self.model, out, asked) == targets[asked]
+        if targets.dim() > 2:  # several places of one symbol
+            asked, right = asked.flatten(2).any(dim=2), right.flatten(2).all(dim=2)
+        right &= asked
         if self.by_step is not None:
             mask = batch.get("mask", torch.ones(targets.shape[:2], dtype=torch.bool))
             self.grades.append(self.by_step[here][:, : mask.shape[1]][mask])

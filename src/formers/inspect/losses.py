@@ -117,7 +117,9 @@ def run_losses(
             )
         batches = batches.beginning(where, max(limit, 2 * batches.length))  # the tokens that a run without a memory is judged on
         size = max(1, min(size, min(count, limit) // (2 * batches.length)))
-        ways = {f"{run}, with its memory of {reading.model.spec.memory.limit}": True, f"{run}, without": False}
+        limit_of_memory = reading.model.spec.memory.limit
+        kept = "the state carried on" if limit_of_memory is None else f"its memory of {limit_of_memory}"
+        ways = {f"{run}, with {kept}": True, f"{run}, without": False}
     else:
         ways = {str(run): False}
     known = isinstance(task.tokenizer, Bytes)

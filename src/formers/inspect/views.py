@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from formers.core import FormersError
 from formers.data import Tokenizer
+from formers.data.babi import story, told
 from formers.generation import generate, tokenizer_of
 from formers.inspect.tokens import CLOSE, OPEN, label_bytes, token_labels, visible
 from formers.model import Model, Seq2Seq, Spec, StackModel, evaluating
@@ -102,6 +103,10 @@ def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
     """
     tokenizer = tokenizer_of(model)
     device = next(model.parameters()).device
+    if model.spec.fact is not None and isinstance(model, StackModel) and target is None:  # a position is a sentence
+        tokens = story(text, tokenizer, model.spec.fact).to(device)
+        labels = [f"{number} {fact}" for number, fact in enumerate(told(text), start=1)]
+        return [_view(SELF, model.spec, labels, model.inspect(tokens).attention)]
     source = tokenizer.encode(text)
     if not source:
         raise FormersError("the text is empty, so that there is nothing to look at: give at least one token.")

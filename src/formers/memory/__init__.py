@@ -1,6 +1,7 @@
 """What a member carries from one training segment to the next."""
 
 from formers.memory.base import Memory, NoMemory
+from formers.memory.carry import Carry
 from formers.memory.recurrence import Recurrence
 
-__all__ = ["Memory", "NoMemory", "Recurrence"]
+__all__ = ["Carry", "Memory", "NoMemory", "Recurrence"]

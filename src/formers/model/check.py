@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from formers.attention import LSH, Attention, LowRank, SharedQK
+from formers.attention import LSH, Aligned, Attention, LowRank, Pondering, Recurrent, SharedQK
 from formers.core import Comb, FormersError
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
-from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead
-from formers.memory import NoMemory
+from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead, Tag
+from formers.memory import Carry, NoMemory, Recurrence
 from formers.model.spec import Spec
-from formers.patterns import Causal, Full
+from formers.patterns import Causal, Full, Pattern
 from formers.position import Axial, Coordinate, Grid
 from formers.position.axial import near_square
 from formers.residual import Reversible
@@ -47,8 +47,26 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: "the model has no input: give vocab for tokens or features for vectors.",
     ),
     Refusal(
+        lambda s: s.fact is not None and s.vocab is None,
+        lambda s: f"fact={s.fact} is a number of words, and features={s.features} are none: give vocab, or leave fact out.",
+    ),
+    Refusal(
+        lambda s: s.fact is not None and (s.head.writes or isinstance(s.head, MaskedLM)),
+        lambda s: (
+            f"a {type(s.head).__name__} head tells one token a position, and with fact={s.fact} a position is a sentence of several: "
+            "use the Classify head (classes=...), or leave fact out."
+        ),
+    ),
+    Refusal(
+        lambda s: s.encoder is not None and s.encoder.fact is not None,
+        lambda s: (
+            f"fact={_facts(s)} is for models that classify stories, and an encoder-decoder reads tokens: "
+            "use a member with classes, or leave fact out."
+        ),
+    ),
+    Refusal(
         lambda s: isinstance(s.head, (LanguageModel, AdaptiveSoftmax)) and s.vocab is None,
-        lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, or use Classify.",
+        lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, Classify or Tag.",
     ),
     Refusal(
         lambda s: isinstance(s.head, AdaptiveSoftmax) and s.vocab is not None and max(s.head.cutoffs, default=0) >= s.vocab,
@@ -131,7 +149,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: "an encoder's head would never be used: give the encoder NoHead.",
     ),
     Refusal(
-        lambda s: s.encoder is not None and isinstance(s.head, (Classify, MaskedLM)),
+        lambda s: s.encoder is not None and isinstance(s.head, (Classify, MaskedLM, Tag)),
         lambda s: f"the decoder of an encoder-decoder writes tokens: give it the LanguageModel head instead of {type(s.head).__name__}.",
     ),
     Refusal(
@@ -152,7 +170,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: not isinstance(s.memory, NoMemory) and s.position.absolute,
         lambda s: (
             f"{type(s.memory).__name__} carries the past beyond length={s.length}, where {type(s.position).__name__} positions were never "
-            "trained: use NoPosition with the score Relative, which knows distances only."
+            "trained: use NoPosition with the score Relative, which knows distances only, or with recurrent layers."
         ),
     ),
     Refusal(
@@ -235,6 +253,71 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: "LowRank attention shares its projections over all layers and cannot take turns with others: use it alone.",
     ),
     Refusal(
+        lambda s: _reads(s) and s.encoder is None,
+        lambda s: (
+            f"{_reader(s)} writes what it reads in a source, and there is no encoder to give one: "
+            "give the spec an encoder, or use Recurrent."
+        ),
+    ),
+    Refusal(
+        lambda s: _reads(s) and (s.depth.steps > 1 or len(s.attention.kinds) > 1 or isinstance(s.depth, Adaptive)),
+        lambda s: (
+            f"{_reader(s)} holds all layers of a decoder in one block, and {type(s.depth).__name__}(layers={s.depth.steps}) has others "
+            f"around it: use Stacked(layers=1) and {_reader(s)} alone, with as many layers of its own as you like."
+        ),
+    ),
+    Refusal(
+        lambda s: _reads(s) and s.encoder is not None and any(isinstance(side.residual, Reversible) for side in (s, s.encoder)),
+        lambda s: (
+            f"{_reader(s)} begins with the encoder's final states, which Reversible frees: use another residual in both stacks, as Bare."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.attention, Aligned) and s.attention.alignment == "none" and s.encoder is not None and not s.encoder.finals,
+        lambda s: (
+            "alignment=none knows a source by the encoder's final states alone, and this encoder has no recurrent layer: "
+            "give it Recurrent layers, or use another alignment."
+        ),
+    ),
+    Refusal(
+        lambda s: (
+            isinstance(s.attention, Aligned) and s.attention.alignment == "dot" and s.encoder is not None and s.encoder.width != s.dim
+        ),
+        lambda s: (
+            f"alignment=dot multiplies states of dim={s.dim} by encoder outputs of width {s.sizes.source}: "
+            "make them equal, or use alignment=general, which has a matrix between them."
+        ),
+    ),
+    Refusal(
+        lambda s: _carries(s) and not isinstance(s.score, NoScore),
+        lambda s: f"{type(s.score).__name__} is a term for pairs of tokens, and {_carrier(s)} compares none: give it NoScore.",
+    ),
+    Refusal(
+        lambda s: _carries(s) and not all(isinstance(s.pattern.at(t), s.attention.at(t).ways) for t in range(s.depth.steps)),
+        lambda s: (
+            f"{_carrier(s)} decides by itself which tokens a token learns of, and the pattern {type(s.pattern).__name__} says otherwise: "
+            f"give it the pattern {' or '.join(way.__name__ for way in _ways(s))}."
+        ),
+    ),
+    Refusal(
+        lambda s: _carries(s) and isinstance(s.memory, Recurrence),
+        lambda s: (
+            f"Recurrence keeps the hidden states of tokens for attention, and {_carrier(s)} has a state of its own: "
+            "use Carry, which carries it from segment to segment, or NoMemory."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.memory, Carry) and not all(kind.carries for kind in s.attention.kinds),
+        lambda s: (
+            f"Carry is for states of fixed size, and what {_keeper(s)} attention keeps of the past grows with it: "
+            "use Recurrence, which has an end, or recurrent layers alone."
+        ),
+    ),
+    Refusal(
+        lambda s: s.dim % 2 == 1 and any(isinstance(kind, Recurrent) and kind.direction == "both" for kind in s.attention.kinds),
+        lambda s: f"direction=both gives half of dim={s.dim} to each direction: choose an even dim, or direction=forward.",
+    ),
+    Refusal(
         lambda s: isinstance(s.score, FixedSpan) and s.memory.limit is not None and s.memory.limit < s.score.span,
         lambda s: (
             f"span={_span(s).span} looks further back than memory={s.memory.limit} keeps: "
@@ -268,6 +351,13 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: (
             f"{type(s.position).__name__} positions are added at every step, which Reversible, computing states back, would have to undo: "
             "use positions that are added once, or norm=pre."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.residual, Reversible) and any(isinstance(kind, Pondering) and kind.ponders for kind in s.attention.kinds),
+        lambda s: (
+            "Pondering halts where a sum reaches 1, and Reversible would ask once more with states computed back, where it may not: "
+            "use norm=bare or norm=pre with it, or act=none."
         ),
     ),
     Refusal(
@@ -312,6 +402,41 @@ def _hashes(spec: Spec) -> bool:
 def _shared(spec: Spec) -> str:
     """The name of the attention that has queries as keys."""
     return next(type(kind).__name__ for kind in spec.attention.kinds if isinstance(kind, SHARED))
+
+
+def _reads(spec: Spec) -> bool:
+    """Whether the attention reads a source by itself."""
+    return any(kind.reads_source for kind in spec.attention.kinds)
+
+
+def _reader(spec: Spec) -> str:
+    """The name of the attention that does."""
+    return next(type(kind).__name__ for kind in spec.attention.kinds if kind.reads_source)
+
+
+def _carries(spec: Spec) -> bool:
+    """Whether a layer has a state of fixed size instead of keys and values."""
+    return any(kind.carries for kind in spec.attention.kinds)
+
+
+def _carrier(spec: Spec) -> str:
+    """The name of what stands there instead of attention."""
+    return next(type(kind).__name__ for kind in spec.attention.kinds if kind.carries)
+
+
+def _ways(spec: Spec) -> tuple[type[Pattern], ...]:
+    """The patterns that this can have."""
+    return next(kind.ways for kind in spec.attention.kinds if kind.carries)
+
+
+def _keeper(spec: Spec) -> str:
+    """The name of the attention that keeps tokens."""
+    return next(type(kind).__name__ for kind in spec.attention.kinds if not kind.carries)
+
+
+def _facts(spec: Spec) -> int | None:
+    """The words of a fact that a spec's encoder reads."""
+    return None if spec.encoder is None else spec.encoder.fact
 
 
 def _low(spec: Spec) -> LowRank:

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from formers.core import IGNORED, FormersError, State
 from formers.data import Batch, Batches, Streams, Tokenizer
+from formers.data.tasks import Exercised
 from formers.generation import answer, tokenizer_of
 from formers.model import Model, Seq2Seq, evaluating
 from formers.training.distributed import World
+from formers.training.exact import ExactScore
 from formers.training.pondering import Pondered
 from formers.training.score import Figures, Score, score_of
 
@@ -55,7 +57,7 @@ def evaluate(
     pondered: what is told how long the tokens of each batch think; one of its own unless given.
     """
     part = part or held_out(batches)
-    score = score_of(model, batches, tokenizer)
+    score = ExactScore(model) if isinstance(batches, Exercised) else score_of(model, batches, tokenizer, part)
     pondered = pondered or Pondered(model.spec)
     rank, world = (0, 1) if batches.continues else share  # a state is carried from each batch to the next
     device = next(model.parameters()).device
@@ -107,7 +109,7 @@ def judge(
 ) -> Figures:
     """All figures: those of `evaluate`, and of pairs exact matches and BLEU of what the model writes for the first `matches`."""
     results = evaluate(model, batches, tokenizer, size, limit, part, stride, first=first, stop=stop, share=share, progress=progress)
-    if not isinstance(model, Seq2Seq):
+    if not isinstance(model, Seq2Seq) or isinstance(batches, Exercised):  # of exercises `exact` says the same
         return results
     pairs = batches.parts[part or held_out(batches)]
     count = _least(len(pairs), matches, first, limit and limit * size) or 0

@@ -2,7 +2,7 @@
 
 segments    windows of n tokens side by side, each alone; a token sees what stands before it in its window
 memory      segments one after the other, each with the state of the one before: a token sees its segment and the n tokens before it,
-            or with `same_length` exactly the last n tokens, itself among them
+            or with `same_length` exactly the last n tokens, itself among them; recurrent layers carry a state, which has no such n
 sliding     a window of the n tokens before it for every token (or every `stride` tokens), computed anew: the slow way
 
 Only the memory reads every token once and shows it a past, and only a model without absolute positions can be read so.
@@ -16,7 +16,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from formers.core import FormersError, Part
 from formers.data import Batches, Language, Streams
-from formers.memory import NoMemory, Recurrence
+from formers.memory import Carry, NoMemory, Recurrence
 from formers.model import Model, Spec, respecified
 from formers.patterns import Causal, Local
 from formers.score import Relative
@@ -60,6 +60,8 @@ class Protocol(Part):
         kind = self.kind or _usual(self, spec)
         _refuse(self, kind, spec)
         clamp = self.clamp if self.clamp is not None or not isinstance(spec.score, Relative) else spec.score.clamp
+        if kind == "memory" and _carries(spec):
+            return Protocol(kind=kind, segment=self.segment or spec.length)
         if kind == "memory":
             length = self.attention_length if self.attention_length is not None else _memory(spec)
             same = _same_length(spec) if self.same_length is None else self.same_length
@@ -82,6 +84,8 @@ class Protocol(Part):
             spec = spec.replace(attention=spec.attention.with_rounds(self.rounds))
         if self.kind != "memory":
             return spec
+        if _carries(spec):
+            return spec.replace(memory=Carry())
         pattern = Local(window=self.attention_length) if self.same_length else Causal() if _same_length(spec) else spec.pattern
         return spec.replace(memory=Recurrence(length=self.attention_length), pattern=pattern)
 
@@ -131,6 +135,11 @@ def _memory(spec: Spec) -> int:
     return spec.length if spec.memory.limit is None else spec.memory.limit
 
 
+def _carries(spec: Spec) -> bool:
+    """Whether all that a model knows of the past is a state of fixed size."""
+    return all(kind.carries for kind in spec.attention.kinds)
+
+
 def _same_length(spec: Spec) -> bool:
     """Whether a spec shows every token just the last tokens that its memory holds."""
     return not isinstance(spec.memory, NoMemory) and spec.pattern == Local(window=max(1, _memory(spec)))
@@ -152,6 +161,11 @@ def _refuse(asked: Protocol, kind: Kind, spec: Spec) -> None:
             raise FormersError(
                 f"{name} has absolute positions, by which a memory would stand where its segment stands: "
                 "use the protocol segments or sliding, or a member with relative positions such as transformer-xl."
+            )
+        if _carries(spec) and (asked.attention_length is not None or asked.same_length is not None):
+            what = "attention_length" if asked.attention_length is not None else "same_length"
+            raise FormersError(
+                f"{what}={dict(asked)[what]} is of a memory of tokens, and {name} carries a state of fixed size instead: leave it out."
             )
         if asked.same_length and not isinstance(spec.pattern, Causal) and not _same_length(spec):
             raise FormersError(f"same_length is a pattern itself, and {name} has another ({type(spec.pattern).__name__}): leave it out.")

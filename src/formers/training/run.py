@@ -14,6 +14,7 @@ from safetensors.torch import save as to_bytes
 from formers.core import FormersError
 from formers.data import Reading, Rows
 from formers.data.files import parallel, resolved
+from formers.data.tasks import Answers, DrawnPairs
 from formers.generation import generate, tokenizer_of
 from formers.model import Model, Seq2Seq, load
 from formers.model.files import write_through
@@ -34,7 +35,7 @@ JUDGEMENTS = 10
 """How often a run is judged that was not told."""
 COUNTS = ("tokens_per_second", "seconds", "best_loss")
 """Figures of a result that are no judgement."""
-SHOWN = ("bits_per_byte", "bits_per_dimension", "perplexity", "accuracy", "masked_accuracy", "encoder_ponder_steps", "ponder_steps")
+SHOWN = ("bits_per_byte", "bits_per_dimension", "perplexity", "accuracy", "exact", "masked_accuracy", "ponder_steps")
 """Figures that are told beside the loss on the way."""
 EXACT_MATCHES = 500
 """How many held-out pairs the model writes out at the end."""
@@ -190,7 +191,9 @@ def _write_sample(loop: Loop, log: Log) -> None:
     model, prompt, wanted = loop.model, "", ""
     if not model.spec.head.writes or isinstance(loop.task.batches, Rows):  # the bytes of an image are no text
         return
-    if isinstance(model, Seq2Seq):
+    if isinstance(loop.task.batches, Answers | DrawnPairs):
+        prompt, wanted = loop.task.batches.shown()
+    elif isinstance(model, Seq2Seq):
         prompt, wanted = (loop.task.tokenizer.decode(side) for side in loop.task.batches.parts["valid"][0])
     room = max(1, model.spec.length - 1) if model.spec.position.absolute else loop.settings.sample_tokens  # no window slides here
     count = min(loop.settings.sample_tokens, room)

@@ -75,9 +75,7 @@ def train(
     if out is not None and not str(out).strip():
         raise FormersError("out is empty: give the folder to save the run in.")
     start, place = time.monotonic(), world()
-    sizes, rest, read = _sorted(member, options)
-    reading = Reading(**read).resolved()
-    chosen = settings(steps, minutes, {**_defaults(member, preset, sizes), **rest, "seed": seed})
+    sizes, chosen, reading = arranged(member, options, steps, minutes, preset, seed)
     if place.restarts and out is not None and holds_run(Path(out)) and read_facts(Path(out))["command"] == command():
         return resume(out, device=device, quiet=quiet)  # torchrun begins again with the command it was given
     if out is None and not place.alone:
@@ -94,9 +92,9 @@ def train(
         protocol = find_member(member).evaluation.get(preset or "", {})
         if from_run is not None and (Path(from_run) / RUN).exists():
             protocol = read_facts(Path(from_run)).get("protocol") or {}
-        task = _judged_as(task, protocol)
+        task = judged_as(task, protocol)
         torch.manual_seed(seed)
-        loop = Loop(_model(task, where), task, chosen, place)
+        loop = Loop(new_model(task, where), task, chosen, place)
         if from_run is not None:
             load_weights(loop.model, find(Path(from_run)), but="head." if isinstance(task.spec.head, Classify) else None)
         facts = {
@@ -134,7 +132,7 @@ def resume(
                 f"or begin a new run with --from {folder}."
             )
         torch.manual_seed(chosen.seed)
-        loop = Loop(_model(task, where), task, chosen, place)
+        loop = Loop(new_model(task, where), task, chosen, place)
         keep = restore(found, loop)
         if (steps is not None and loop.step > steps) or (minutes is not None and loop.seconds > 60 * minutes):
             done = f"step {loop.step:,}" if steps is not None else f"minute {loop.seconds / 60:.1f}"
@@ -145,6 +143,15 @@ def resume(
             put_aside(folder, loop.step)
             describe(folder, facts)
         return _go(loop, folder, facts, quiet, keep, start)
+
+
+def arranged(
+    member: str, options: dict[str, Any], steps: int | None = None, minutes: float | None = None, preset: str | None = None, seed: int = 0
+) -> tuple[dict[str, Any], Settings, Reading]:
+    """A member's sizes, the settings of its training and of its reading, from options that name any of them; an unknown one is refused."""
+    sizes, rest, read = _sorted(member, options)
+    reading = Reading(**read).resolved()
+    return sizes, settings(steps, minutes, {**_defaults(member, preset, sizes), **rest, "seed": seed}), reading
 
 
 def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, keep: int | None, start: float) -> Trained:
@@ -226,7 +233,7 @@ def _in_turn(place: World, quiet: bool, make: Callable[[], Task]) -> Task:
     return task
 
 
-def _model(task: Task, where: torch.device) -> Model:
+def new_model(task: Task, where: torch.device) -> Model:
     """The model of a task, fresh, on its device, in training mode."""
     model = build(task.spec).to(where).train()
     model.tokenizer, model.labels = task.tokenizer, task.labels
@@ -239,10 +246,10 @@ def _again(facts: dict[str, Any], found: Path) -> Task:
     tokenizer = load_tokenizer(config, found)
     assert tokenizer is not None
     task = task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading(**facts["reading"]), config["labels"])
-    return _judged_as(task, facts.get("protocol") or {})
+    return judged_as(task, facts.get("protocol") or {})
 
 
-def _judged_as(task: Task, protocol: Mapping[str, Any]) -> Task:
+def judged_as(task: Task, protocol: Mapping[str, Any]) -> Task:
     """The task with the protocol that its texts are judged by, nothing in it left open."""
     return task._replace(protocol=Protocol(**protocol).settled(task.spec)) if is_text(task.spec, task.batches) else task
 

@@ -1,0 +1,210 @@
+"""A recurrent layer that takes as many steps for a token as it needs (Graves, 2016, "Adaptive Computation Time for Recurrent Networks").
+
+s^n = S(s^{n-1}, [x_t; 1{n=1}])     s^0 = s_{t-1}; S is a cell of cells.py, and the flag, which is concatenated, says that x_t is new   E45
+s_t = sum_n p^n s^n,  y_t = h_t     weights p^n and halting as in core/halting.py, from the new state's h; of an LSTM h and c           E46
+cost = ponder * mean of N + R       over the real tokens                                                                               E47
+
+What is carried to the next token is the mean state. All tokens of a row are projected at once, W [x; flag] = W_x x + flag w; the rest is
+a loop, over tokens and over steps. Where nothing is learnt, rows that have halted are not computed any more.
+
+`act="none"` halts nobody: always `steps` steps, of which the last state counts; with steps=1 it is the plain cell on [x_t; 1].
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from formers.attention.cells import Cell, States, Weights, advance
+from formers.attention.multihead import Attention
+from formers.attention.recurrent import recalled, run, widely
+from formers.core import Carried, Sizes, Stream
+from formers.core.halting import Act, Halting, averaged, begin, concrete, looked_at, mean_cost
+from formers.patterns import Causal, Pattern
+from formers.score.base import ScoreModule
+
+ROWS = 8
+"""Rows are left out by so many: products of fewer take as long, and torch rounds them otherwise than it rounds those of many."""
+
+
+class Pondering(Attention):
+    """A recurrent cell that is applied to each token until it halts, `steps` times at the most."""
+
+    cell: Cell = "tanh"
+    steps: PositiveInt
+    """The most steps there are."""
+    epsilon: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
+    """Who has spent 1 - epsilon halts."""
+    ponder: NonNegativeFloat = 0.01
+    """What a step costs: this times the mean of N + R is added to the loss."""
+    bias: float = 1.0
+    """Of the halting unit at the start: the larger, the sooner it halts."""
+    act: Literal["graves", "t2t", "none"] = "graves"
+
+    @property
+    def carries(self) -> bool:
+        return True
+
+    @property
+    def ponders(self) -> int | None:
+        return None if self.act == "none" else self.steps
+
+    @property
+    def title(self) -> str:
+        return f"{self.cell} recurrence, {'up to ' if self.ponders else ''}{self.steps} steps"
+
+    @property
+    def ways(self) -> tuple[type[Pattern], ...]:
+        return (Causal,)
+
+    def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
+        return PonderingLayer(sizes.dim, self) if self.act == "none" else HaltingLayer(sizes.dim, self, self.act)
+
+
+class PonderingLayer(nn.Module):
+    """A cell on flagged inputs, which takes all of its steps for every token."""
+
+    def __init__(self, dim: int, part: Pondering) -> None:
+        super().__init__()
+        self.part, self.dim = part, dim
+        self.recurrence = Weights(part.cell, dim + 1, dim)
+
+    def forward(self, x: Tensor, stream: Stream, past: Carried | None, step: int) -> tuple[Tensor, Carried | None]:
+        """y (batch, length, dim) for x (batch, length, dim), and the state behind each row's last real token."""
+        states = self.recurrence.zeros(x) if past is None else recalled(past, self.part.cell, self.dim)
+        if self.part.act == "none" and self.part.steps == 1:
+            y, states = run(self.recurrence, F.pad(x, (0, 1), value=1.0), states, stream.valid)
+        else:
+            y, states = widely(self.recurrence, x, states, lambda x, states: self.rows(x, states, stream, step))
+        if stream.final is not None:
+            stream.final.append(states)
+        return y, Carried.of(states) if stream.keep else None
+
+    def rows(self, x: Tensor, states: States, stream: Stream, step: int) -> tuple[Tensor, States]:
+        """All tokens of rows x, one after the other, from states; and the states behind them."""
+        drive = self.drive(x)
+        found = []
+        for t in range(x.shape[1]):
+            current = states
+            for n in range(self.part.steps):
+                current = self.again(drive[:, t], current, n)
+            states = current if stream.valid is None else _where(stream.valid[:, t], current, states)
+            found.append(states[0])
+        return torch.stack(found, dim=1), states
+
+    def drive(self, x: Tensor) -> Tensor:
+        """W_x x + b of all tokens."""
+        return F.linear(x, self.recurrence.weight_ih_l0[:, :-1].to(x.dtype), self.recurrence.bias_ih_l0.to(x.dtype))
+
+    def again(self, drive: Tensor, states: States, n: int) -> States:
+        """The states behind step n = 0, 1, ... of a token."""
+        weights = self.recurrence
+        if n == 0:
+            drive = drive + weights.weight_ih_l0[:, -1].to(drive.dtype)
+        return advance(weights.cell, drive, states, weights.weight_hh_l0.to(drive.dtype), weights.bias_hh_l0.to(drive.dtype))  # E45
+
+
+class HaltingLayer(PonderingLayer):
+    """The same with a unit that says after each step whether it was enough."""
+
+    skipping = True
+    """Whether evaluation leaves out what has halted; what comes out is the same."""
+
+    def __init__(self, dim: int, part: Pondering, act: Act) -> None:
+        super().__init__(dim, part)
+        self.act: Act = act
+        self.unit = nn.Linear(dim, 1)
+        nn.init.zeros_(self.unit.weight)  # at first a state says nothing about how long it should think
+        nn.init.constant_(self.unit.bias, part.bias)
+
+    def rows(self, x: Tensor, states: States, stream: Stream, step: int) -> tuple[Tensor, States]:
+        drive, real = self.drive(x), stream.valid
+        everybody = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        whole = not self.skipping or self.training or torch.is_grad_enabled() or looked_at(stream.watch) or not concrete(x)
+        think = self.thought if whole else self.skipped
+        found, spent, seen = [], [], []
+        for t in range(x.shape[1]):
+            running = everybody if real is None else real[:, t]
+            means, done, h = think(drive[:, t], states, running)
+            states = means if real is None else _where(running, means, states)
+            found.append(states[0])
+            spent.append(done)
+            seen.append(h)
+        total = Halting(*(torch.stack(by_token, dim=1) for by_token in zip(*map(_all, spent), strict=True)))
+        if self.part.ponder:
+            cost = self.part.ponder * mean_cost(total, real)  # E47
+            stream.losses["ponder"] = stream.losses["ponder"] + cost if "ponder" in stream.losses else cost
+        if stream.watch is not None:
+            stream.watch.note("halting", step, lambda: torch.stack([self.filled(h, x) for h in seen], dim=1))
+            stream.watch.note("ponder steps", step, lambda: total.steps)
+            stream.watch.note("remainder", step, lambda: total.remainder)
+        return torch.stack(found, dim=1), states
+
+    def halting(self, h: Tensor) -> Tensor:
+        """h^n (rows,) of the new states (rows, dim)."""
+        return torch.sigmoid(F.linear(h, self.unit.weight.to(h.dtype), self.unit.bias.to(h.dtype))).squeeze(-1)
+
+    def thought(self, drive: Tensor, states: States, running: Tensor) -> tuple[States, Halting, list[Tensor]]:
+        """The mean states of a token, what it has spent, and h of each step; every step is computed for all rows."""
+        spent, part, seen = begin(running, drive.dtype), self.part, []
+        means = tuple(torch.zeros_like(s) for s in states)
+        for n in range(part.steps):
+            states = self.again(drive, states, n)
+            h = self.halting(states[0])
+            seen.append(h.masked_fill(~spent.running, torch.nan))
+            p, spent = spent.step(h, part.epsilon, last=n == part.steps - 1, act=self.act)
+            means = tuple(averaged(m, s, p, self.act) for m, s in zip(means, states, strict=True))  # E46
+            if concrete(drive) and not bool(spent.running.any()):
+                break
+        return means, spent, seen
+
+    def skipped(self, drive: Tensor, states: States, running: Tensor) -> tuple[States, Halting, list[Tensor]]:
+        """The same, each step computed for those rows alone that have not halted, and for what fills them up to a multiple of ROWS."""
+        part = self.part
+        out, done = tuple(torch.zeros_like(s) for s in states), begin(running, drive.dtype)
+        rows, means, spent = torch.arange(len(drive), device=drive.device), out, done
+        for n in range(part.steps):
+            count = int(spent.running.sum())
+            if not count:
+                break
+            if (room := -(-count // ROWS) * ROWS) < len(rows):
+                out, done = _put_all(out, rows, means), _put(done, rows, spent)
+                kept = torch.argsort(spent.running.logical_not().to(torch.uint8), stable=True)[:room]
+                rows, drive, states, means, spent = rows[kept], drive[kept], _rows(states, kept), _rows(means, kept), _part(spent, kept)
+            states = self.again(drive, states, n)
+            p, spent = spent.step(self.halting(states[0]), part.epsilon, last=n == part.steps - 1, act=self.act)
+            means = tuple(averaged(m, s, p, self.act) for m, s in zip(means, states, strict=True))
+        return _put_all(out, rows, means), _put(done, rows, spent), []
+
+    def filled(self, seen: list[Tensor], x: Tensor) -> Tensor:
+        """h (batch, steps) of a token, not a number for the steps that it did not take."""
+        rest = x.new_full((len(x), self.part.steps - len(seen)), torch.nan)
+        return torch.cat([torch.stack(seen, dim=1), rest], dim=1) if seen else rest
+
+
+def _where(real: Tensor, new: States, old: States) -> States:
+    return tuple(torch.where(real[:, None], a, b) for a, b in zip(new, old, strict=True))
+
+
+def _rows(states: States, rows: Tensor) -> States:
+    return tuple(s.index_select(0, rows) for s in states)
+
+
+def _put_all(into: States, rows: Tensor, values: States) -> States:
+    return tuple(a.index_copy(0, rows, b) for a, b in zip(into, values, strict=True))
+
+
+def _all(spent: Halting) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return spent.running, spent.total, spent.remainder, spent.steps
+
+
+def _part(spent: Halting, rows: Tensor) -> Halting:
+    return Halting(*(s.index_select(0, rows) for s in _all(spent)))
+
+
+def _put(into: Halting, rows: Tensor, values: Halting) -> Halting:
+    return Halting(*(a.index_copy(0, rows, b) for a, b in zip(_all(into), _all(values), strict=True)))

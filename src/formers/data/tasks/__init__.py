@@ -1,0 +1,45 @@
+"""Tasks whose rows are drawn, as many as one asks for: what they ask of a model is known exactly, and how hard each row is."""
+
+from formers.data.tasks.addition import Addition, AdditionVectors
+from formers.data.tasks.agreement import Agreement
+from formers.data.tasks.batches import Answers, Blanks, DrawnLabels, DrawnPairs, DrawnVectors, Exercised
+from formers.data.tasks.duplication import duplication, told
+from formers.data.tasks.exercise import Exercise, Strings, Vectors
+from formers.data.tasks.logic import Logic, LogicVectors
+from formers.data.tasks.lookup import Recall, Retrieval
+from formers.data.tasks.naming import EXERCISES, is_exercise, open_strings, open_vectors
+from formers.data.tasks.parity import Parity, ParityVectors
+from formers.data.tasks.sort import SortVectors
+from formers.data.tasks.words import Copy, Duplication, Reverse, Sort
+
+__all__ = [
+    "EXERCISES",
+    "Addition",
+    "AdditionVectors",
+    "Agreement",
+    "Answers",
+    "Blanks",
+    "Copy",
+    "DrawnLabels",
+    "DrawnPairs",
+    "DrawnVectors",
+    "Duplication",
+    "Exercise",
+    "Exercised",
+    "Logic",
+    "LogicVectors",
+    "Parity",
+    "ParityVectors",
+    "Recall",
+    "Retrieval",
+    "Reverse",
+    "Sort",
+    "SortVectors",
+    "Strings",
+    "Vectors",
+    "duplication",
+    "is_exercise",
+    "open_strings",
+    "open_vectors",
+    "told",
+]

@@ -1,0 +1,254 @@
+"""An exercise: a task whose rows are drawn, as many as one asks for, each from how hard it is to be.
+
+A row of training is a function of (seed of the training, step, its place in the batch), a held-out one of (part, its number); both also of
+the exercise's own seed. Training never runs out of rows. Those of valid and test are fixed: `rows` of them, whose difficulty goes round and
+round through the range of their part, so that a part of the part is as hard as the whole.
+
+Training and valid have the difficulties least ... dial; test has one, which is harder. Where there are many rows of one difficulty, a row
+belongs to one part for good, by its hash: 1/20 of all are for valid, 1/20 for test, the others for training. Where there are fewer than
+1,000, as of sums of two digits, they are too few to be parted, and may stand in every part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from random import Random
+from typing import ClassVar, NamedTuple, overload
+
+import torch
+from pydantic import PositiveInt, model_validator
+from torch import Tensor
+from typing_extensions import Self
+
+from formers.core import FormersError, Slot
+from formers.core.random import generator, key
+from formers.data.numbers import Two
+
+PARTS = ("train", "valid", "test")
+FEW = 1000
+"""So many different rows of a difficulty can be parted."""
+BOUNDS = {"valid": (0.0, 0.05), "test": (0.05, 0.1), "train": (0.1, 1.0)}
+"""The hashes, in [0, 1), of the rows of a part."""
+TRIES = 40
+"""How many rows are drawn for each that is wanted, where few of them belong to the part."""
+AT_ONCE = 64
+"""For so many rows at a time, so that little memory is needed."""
+PRIME = (1 << 24) - 3
+EQUALS = "="
+"""What stands between a source and its answer, where one row holds both."""
+
+
+class Exercise(Slot):
+    """A task whose rows are drawn. The fields `dial` and `test_dial` of each say how hard they become."""
+
+    rows: PositiveInt = 1000
+    """How many rows valid and test have."""
+    seed: int = 0
+    """Decides which rows are held out."""
+
+    dial: ClassVar[str] = ""
+    """The field that says how hard training is at most; `test_` before it is what test has."""
+    least: ClassVar[int] = 1
+    """The least difficulty."""
+
+    @model_validator(mode="after")
+    def _hard_enough(self) -> Self:
+        for name in (self.dial, f"test_{self.dial}") if self.dial else ():
+            if getattr(self, name) < self.least:
+                raise FormersError(f"{name}={getattr(self, name)} is below the least that {self.name} has: give {self.least} or more.")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What it is called behind `task:`."""
+        return type(self).__name__.removesuffix("Vectors").lower()
+
+    def span(self, part: str) -> range:
+        """The difficulties of a part."""
+        if part == "test":
+            hardest = getattr(self, f"test_{self.dial}")
+            return range(hardest, hardest + 1)
+        return range(self.least, getattr(self, self.dial) + 1)
+
+    @property
+    def hardest(self) -> int:
+        """The largest difficulty of all parts."""
+        return max(self.span(part)[-1] for part in PARTS)
+
+    def difficulties(self, part: str) -> list[int]:
+        """How hard each of the fixed rows of a part is, in their order."""
+        span = self.span(part)
+        return [span[row % len(span)] for row in range(self.rows)]
+
+    def count(self, size: int) -> int:
+        """How many different rows of a difficulty there are, about; never more than there are."""
+        raise TypeError(f"{type(self).__name__} does not say how many rows it has: define count(size).")
+
+    def parted(self, size: int) -> bool:
+        """Whether rows of a difficulty stand in one part only."""
+        return self.count(size) >= FEW
+
+    @property
+    def about(self) -> str:
+        """What is drawn, for people."""
+        train, test = self.span("train"), self.span("test")
+        few = [size for size in train if not self.parted(size)]
+        shared = f"; rows of {self.dial} {_range(few)} are too few to be parted" if few else ""
+        ranges = f"{self.dial} {_range(train)} to learn from, {_range(test)} to test"
+        return f"task:{self.name}, {ranges}, {self.rows:,} rows held out{shared}"
+
+
+class Strings(Exercise):
+    """An exercise of text: a source, and the answer that it asks for."""
+
+    labels: ClassVar[tuple[str, ...] | None] = None
+    """The answers, where they are few: then a classifier can learn it."""
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of sources and answers."""
+        raise TypeError(f"{type(self).__name__} has no characters: define alphabet.")
+
+    def draw(self, random: Random, size: int) -> Two:
+        """A source of a difficulty, and its answer."""
+        raise TypeError(f"{type(self).__name__} cannot draw: define draw(random, size).")
+
+    def longest(self, size: int) -> tuple[int, int]:
+        """The most characters that a source and an answer of a difficulty have."""
+        raise TypeError(f"{type(self).__name__} does not say how long its rows are: define longest(size).")
+
+    def held(self, part: str, row: int) -> Two:
+        """A fixed row of a part."""
+        span = self.span(part)
+        return self._drawn(Random(key(self.seed, self.name, part, row)), span[row % len(span)], part)
+
+    def trained(self, seed: int, step: int, row: int) -> Two:
+        """A row of the batch of a training step."""
+        random = Random(key(seed, self.name, self.seed, "step", step, row))
+        span = self.span("train")
+        return self._drawn(random, span[random.randrange(len(span))], "train")
+
+    def _drawn(self, random: Random, size: int, part: str) -> Two:
+        """The first row that belongs to a part."""
+        low, high = BOUNDS[part] if self.parted(size) else (0.0, 1.0)
+        while True:
+            found = self.draw(random, size)
+            if low <= key(self.seed, self.name, found[0]) / 2**63 < high:
+                return found
+
+
+class Held(Sequence[Two]):
+    """The fixed rows of a part of text, drawn when they are asked for."""
+
+    def __init__(self, exercise: Strings, part: str) -> None:
+        self.exercise, self.part = exercise, part
+
+    def __len__(self) -> int:
+        return self.exercise.rows
+
+    @overload
+    def __getitem__(self, place: int) -> Two: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Two]: ...
+    def __getitem__(self, place: int | slice) -> Two | list[Two]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        return _held(self.exercise, self.part, range(len(self))[place])
+
+
+@lru_cache(maxsize=1 << 16)
+def _held(exercise: Strings, part: str, row: int) -> Two:
+    return exercise.held(part, row)
+
+
+class Steps(NamedTuple):
+    """Rows of vectors, each filled up behind its end."""
+
+    tokens: Tensor
+    """(rows, length, features), floats."""
+    targets: Tensor
+    """(rows, length), or (rows, length, places); -100 where nothing is asked."""
+    mask: Tensor
+    """(rows, length), True where a step is."""
+    difficulty: Tensor
+    """(rows, length), how hard each step is; 0 behind the end."""
+
+    def some(self, rows: slice | Tensor) -> Steps:
+        """Some of the rows."""
+        return Steps(*(each[rows] for each in self))
+
+
+class Vectors(Exercise):
+    """An exercise of float vectors, with a class asked for at some or all of their steps (Graves, 2016)."""
+
+    @property
+    def features(self) -> int:
+        """How many numbers a step has."""
+        raise TypeError(f"{type(self).__name__} has no features: define features.")
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are at a place."""
+        raise TypeError(f"{type(self).__name__} has no classes: define classes.")
+
+    @property
+    def places(self) -> int:
+        """How many classes a step has."""
+        return 1
+
+    def steps(self, size: int) -> int:
+        """The most steps of a row of a difficulty."""
+        return size
+
+    def sample(self, random: torch.Generator, sizes: Tensor, length: int) -> Steps:
+        """Rows of these difficulties (rows,), filled up to `length` steps."""
+        raise TypeError(f"{type(self).__name__} cannot draw: define sample(random, sizes, length).")
+
+    def held(self, part: str) -> Steps:
+        """The fixed rows of a part."""
+        return self._drawn(generator(self.seed, self.name, part), torch.tensor(self.difficulties(part)), part)
+
+    def trained(self, size: int, seed: int, step: int) -> Steps:
+        """The batch of a training step."""
+        random = generator(seed, self.name, self.seed, "step", step)
+        span = self.span("train")
+        return self._drawn(random, torch.randint(span[0], span[-1] + 1, (size,), generator=random), "train")
+
+    def _drawn(self, random: torch.Generator, sizes: Tensor, part: str) -> Steps:
+        """Rows of these difficulties that belong to a part: those that do not are drawn anew."""
+        length = self.steps(self.span(part)[-1])
+        found = self.sample(random, sizes, length)
+        parted = torch.tensor([self.parted(size) for size in sizes.tolist()])
+        wrong = (parted & ~self._belong(found, part)).nonzero().view(-1)
+        while len(wrong):
+            now, tries = wrong[:AT_ONCE], 1 if part == "train" else TRIES
+            again = self.sample(random, sizes[now].repeat_interleave(tries), length)
+            right, first = self._belong(again, part).view(-1, tries).max(dim=1)  # of each the first that belongs
+            chosen = (torch.arange(len(now)) * tries + first)[right]
+            for whole, new in zip(found, again.some(chosen), strict=True):
+                whole[now[right]] = new
+            wrong = torch.cat([now[~right], wrong[AT_ONCE:]])
+        return found
+
+    def _belong(self, steps: Steps, part: str) -> Tensor:
+        """Which of the rows (rows,) belong to a part by their hash."""
+        share = self._hash(steps.tokens)
+        low, high = BOUNDS[part]
+        return (share >= low) & (share < high)
+
+    def _hash(self, tokens: Tensor) -> Tensor:
+        """A number in [0, 1) for each row (rows,) that looks random: a sum of integers, exact and so the same on every machine."""
+        weights = _weights(self.seed, self.steps(self.hardest), self.features)[: tokens.shape[1]]
+        whole = tokens.double().mul_(4096).round_()
+        return whole.flatten(1).mv(weights.flatten()).remainder(PRIME) / PRIME
+
+
+@cache
+def _weights(seed: int, length: int, features: int) -> Tensor:
+    """Integers so small that sums of their products with numbers up to 8 fit a double."""
+    return torch.randint(PRIME, (length, features), generator=generator(seed, "parts")).double()
+
+
+def _range(sizes: Sequence[int]) -> str:
+    return str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"

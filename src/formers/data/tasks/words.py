@@ -1,0 +1,90 @@
+"""Words to write again: as they are, backwards, sorted, and twice.
+
+w = w_1 ... w_n        letters of an alphabet of `symbols`, each as likely
+copy      w -> w
+reverse   w -> w_n ... w_1
+sort      w -> the same letters in the order of the alphabet
+duplication (Kitaev et al., 2020, section 5)   w -> w, all words of one length
+
+Nothing but places matters: which letter stands where says nothing about the others.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from formers.data.numbers import Two
+from formers.data.tasks.exercise import Strings
+
+LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+"""Sorted."""
+
+
+class _Words(Strings):
+    """A random word, and what is made of it."""
+
+    symbols: Annotated[int, Field(ge=2, le=len(LETTERS))] = 10
+    """How many different letters there are."""
+
+    @property
+    def alphabet(self) -> str:
+        return LETTERS[: self.symbols]
+
+    def draw(self, random: Random, size: int) -> Two:
+        word = "".join(random.choices(self.alphabet, k=size))
+        return word, self.answer(word)
+
+    def answer(self, word: str) -> str:
+        """What is asked for."""
+        return word
+
+    def count(self, size: int) -> int:
+        return self.symbols**size
+
+    def longest(self, size: int) -> tuple[int, int]:
+        return size, size
+
+
+class Copy(_Words):
+    """The word again."""
+
+    length: int = 20
+    test_length: int = 40
+    dial: ClassVar[str] = "length"
+
+
+class Reverse(_Words):
+    """The word backwards."""
+
+    length: int = 20
+    test_length: int = 40
+    dial: ClassVar[str] = "length"
+
+    def answer(self, word: str) -> str:
+        return word[::-1]
+
+
+class Sort(_Words):
+    """The letters of the word in the order of the alphabet; of vectors, see `SortVectors`."""
+
+    length: int = 15
+    test_length: int = 30
+    dial: ClassVar[str] = "length"
+
+    def answer(self, word: str) -> str:
+        return "".join(sorted(word))
+
+
+class Duplication(_Words):
+    """The word again; all words of training are equally long."""
+
+    words: int = 40
+    test_words: int = 40
+    dial: ClassVar[str] = "words"
+
+    def span(self, part: str) -> range:
+        size = self.test_words if part == "test" else self.words
+        return range(size, size + 1)

@@ -1,0 +1,48 @@
+"""Recurrent language models (Mikolov et al., 2010; Zaremba et al., 2014). Equations E140-E142; docs/recurrent.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import PositiveInt
+
+from formers.attention import Recurrent
+from formers.attention.cells import Cell
+from formers.depth import Stacked
+from formers.family.parts import residual, words
+from formers.feedforward import NoFeedForward
+from formers.memory import Carry
+from formers.model import Spec
+from formers.patterns import Causal
+from formers.position import NoPosition
+
+# Zaremba et al. (2014), Penn Treebank, from memory: two layers of LSTM, dropout on all connections but the recurrent ones.
+MEDIUM: dict[str, Any] = {"cell": "lstm", "dim": 650, "layers": 2, "length": 35, "dropout": 0.5, "tied": False}
+LARGE: dict[str, Any] = {**MEDIUM, "dim": 1500, "dropout": 0.65}
+# They descend with plain SGD, whose rate of 1 falls by a factor once an epoch; this is AdamW with a rate that falls to the end.
+TRAINING: dict[str, dict[str, Any]] = {
+    "": {"learning_rate": 5e-3, "weight_decay": 0.0},
+    "base": {"learning_rate": 2e-3, "weight_decay": 0.0, "batch": 20, "clip": 5.0},
+    "large": {"learning_rate": 1e-3, "weight_decay": 0.0, "batch": 20, "clip": 10.0},
+}
+
+
+def rnn(
+    *,
+    vocab: PositiveInt,
+    cell: Cell = "lstm",
+    dim: PositiveInt = 256,
+    layers: PositiveInt = 2,
+    length: PositiveInt = 128,
+    dropout: float = 0.0,
+    norm: str = "bare",
+    tied: bool = True,
+    cutoffs: tuple[PositiveInt, ...] | None = None,
+    division: PositiveInt = 1,
+) -> Spec:
+    """A token sees all that was read before it, through the states of `layers` cells, which go on from segment to segment."""
+    return Spec(
+        name="rnn", vocab=vocab, dim=dim, heads=1, length=length, dropout=dropout, position=NoPosition(), pattern=Causal(),
+        attention=Recurrent(cell=cell), memory=Carry(), residual=residual(norm), depth=Stacked(layers=layers),
+        feedforward=NoFeedForward(), head=words(vocab, cutoffs, division, tied),
+    )  # fmt: skip

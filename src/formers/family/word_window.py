@@ -1,0 +1,51 @@
+"""Stacked word windows (Collobert and Weston, 2008; the convolutional baseline of CS224N). Equation E143; docs/recurrent.md."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import PositiveInt
+
+from formers.attention import Window
+from formers.core import FormersError
+from formers.depth import Stacked
+from formers.family.parts import residual
+from formers.feedforward import NoFeedForward
+from formers.heads import Classify, Head, LanguageModel, MaskedLM
+from formers.model import Spec
+from formers.patterns import Causal, Full
+from formers.position import NoPosition
+
+TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 2e-3}}
+
+
+def word_window(
+    *,
+    vocab: PositiveInt,
+    window: PositiveInt = 2,
+    dim: PositiveInt = 128,
+    layers: PositiveInt = 4,
+    length: PositiveInt = 256,
+    dropout: float = 0.0,
+    norm: str = "bare",
+    activation: Literal["relu", "gelu", "tanh"] = "relu",
+    causal: bool = True,
+    classes: PositiveInt | None = None,
+    pool: str = "mean",
+    tied: bool = True,
+) -> Spec:
+    """A language model that sees the last layers * window tokens; with causal=False a masked one that sees as many to either side.
+
+    With `classes` a classifier of whole sequences, which looks to both sides.
+    """
+    ahead = not causal or classes is not None
+    head: Head = LanguageModel(tied=tied)
+    if ahead:
+        head = MaskedLM(tied=tied) if classes is None else Classify(classes=classes, pool=pool)
+    if classes is None and pool != "mean":
+        raise FormersError(f"pool={pool} is of a classifier, and without classes there is none: give classes, or leave it out.")
+    return Spec(
+        name="word-window", vocab=vocab, dim=dim, heads=1, length=length, dropout=dropout, position=NoPosition(),
+        pattern=Full() if ahead else Causal(), attention=Window(window=window, activation=activation), residual=residual(norm),
+        depth=Stacked(layers=layers), feedforward=NoFeedForward(), head=head,
+    )  # fmt: skip

@@ -1,0 +1,49 @@
+"""A class at every position, or several of them.
+
+logits_t = W h_t + b           (batch, length, classes), or (batch, length, places, classes)  E106
+
+Targets are (batch, length), or (batch, length, places); -100 where nothing is asked, as in Graves (2016), whose sums are six places
+of eleven classes at every step but the first. The loss is the mean over the targets that count.
+"""
+
+from __future__ import annotations
+
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from formers.core import Sizes
+from formers.heads.base import Embeds, Head, HeadModule, counted, cross_entropy, token_nats
+
+
+class Tag(Head):
+    """A class, or `places` of them, at every position; targets belong to the position they stand at."""
+
+    classes: PositiveInt
+    places: PositiveInt = 1
+    """How many classes a position has; with 1 logits and targets have no dimension for it."""
+
+    def asked(self, batch: int, length: int) -> tuple[int, ...]:
+        return (batch, length) if self.places == 1 else (batch, length, self.places)
+
+    def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
+        return TagHead(sizes.dim, self.classes, self.places)
+
+
+class TagHead(HeadModule):
+    """Projects every position."""
+
+    def __init__(self, dim: int, classes: int, places: int) -> None:
+        super().__init__()
+        self.shape = (classes,) if places == 1 else (places, classes)
+        self.out = nn.Linear(dim, places * classes)
+
+    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits, and with targets their loss; targets at positions that are not real do not count."""
+        logits = self._logits(hidden)
+        return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, counted(targets, mask))}
+
+    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+        return token_nats(self._logits(hidden), targets)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.out(hidden).unflatten(-1, self.shape)  # E106

@@ -1,0 +1,12 @@
+"""The state of recurrent layers, carried from one training segment to the next: back-propagation through time, cut at segments.
+
+s_0 of a segment = SG(s_n of the segment before)        no gradient flows into it (Mikolov et al., 2010; Zaremba et al., 2014)
+"""
+
+from __future__ import annotations
+
+from formers.memory.base import Memory
+
+
+class Carry(Memory):
+    """A state of fixed size, which has no end to speak of: all that was read may be in it."""
