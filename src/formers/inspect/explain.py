@@ -72,7 +72,7 @@ def explain_facts(what: Subject, lengths: Sequence[int] = (), batch: int = 1) ->
         "lengths": [_row_facts(row, costs) for row in rows],
         "even": _even(costs, rows),
         "beyond": beyond,
-        "notes": _notes(rows, main, what.spec.memory.limit),
+        "notes": [*_pondering(what.spec), *_notes(rows, main, what.spec.memory.limit)],
     }
 
 
@@ -183,6 +183,17 @@ def _grouped(layers: Layers) -> list[dict[str, Any]]:
 def _kind(note: str) -> str:
     """What kind of attention a note is about."""
     return note.removesuffix(" executors").replace("cross", "cross-attention")
+
+
+def _pondering(spec: Spec) -> list[str]:
+    """That tokens may take fewer steps than are priced."""
+    stacks = [("encoder ", spec.encoder.ponders), ("decoder ", spec.ponders)] if spec.encoder is not None else [("", spec.ponders)]
+    most = [(side, steps) for side, steps in stacks if steps is not None]
+    return [
+        f"A {side}token takes at most {steps} steps and may halt sooner: all costs are those of {steps}. "
+        "`formers show ponder RUN` measures how many it takes."
+        for side, steps in most
+    ]
 
 
 def _notes(rows: Sequence[Cost], main: Cost, memory: int | None) -> list[str]:
