@@ -53,7 +53,7 @@ def evaluate(
     stop: asked before each batch; True raises Stopped. share: (rank, world), of which each judges every world-th batch.
     """
     part = part or held_out(batches)
-    score = ExactScore(model) if isinstance(batches, Exercised) else score_of(model, batches, tokenizer, part)
+    score = ExactScore(model, batches.ending()) if isinstance(batches, Exercised) else score_of(model, batches, tokenizer, part)
     rank, world = (0, 1) if batches.continues else share  # a state is carried from each batch to the next
     device = next(model.parameters()).device
     state, done, start = None, 0, time.perf_counter()
