@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from formers.attention.cells import Cell, States, Weights, advance
 from formers.attention.multihead import Attention
-from formers.attention.recurrent import recalled, run, widely
+from formers.attention.recurrent import neighbours, recalled, run, widely
 from formers.core import Carried, Sizes, Stream
 from formers.core.halting import Act, Halting, averaged, begin, mean_cost
 from formers.patterns import Causal, Pattern
@@ -62,6 +62,13 @@ class Pondering(Attention):
     @property
     def ways(self) -> tuple[type[Pattern], ...]:
         return (Causal,)
+
+    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
+        """A step of the cell carries information to the next token; those that only ponder carry it nowhere."""
+        return neighbours(length)
+
+    def ends(self, length: int) -> tuple[int, ...]:
+        return (length - 1,)
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return PonderingLayer(sizes.dim, self) if self.act == "none" else HaltingLayer(sizes.dim, self, self.act)

@@ -17,6 +17,8 @@ from formers.model.save import find, read_config
 
 LENGTHS = (128, 512, 2048, 8192, 32768)
 """The lengths that costs are given for unless others are asked for; the member's own stands among them."""
+SHORT = (8, 32)
+"""The same for a model that computes rows token by token."""
 LONGEST = 1 << 24
 """The largest length that is looked at."""
 
@@ -79,6 +81,8 @@ def _rows(costs: Costs, lengths: Sequence[int]) -> tuple[list[Cost], str | None]
     if lengths:
         return [costs.at(length) for length in sorted(set(lengths))], None
     rows: list[Cost] = []
+    if costs.spec.by_token:
+        return [costs.at(length) for length in SHORT], "rows are computed token by token, which takes long to look at; ask with --length."
     for length in sorted({*LENGTHS, min(max(costs.spec.length, 2), LONGEST)}):
         try:
             rows.append(costs.at(length))
