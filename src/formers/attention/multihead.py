@@ -50,6 +50,11 @@ class Attention(Slot):
         return False
 
     @property
+    def loops(self) -> bool:
+        """Whether a row is many small operations, one token after the other, so that even to count them takes long."""
+        return False
+
+    @property
     def title(self) -> str:
         """What it is called in a drawing of a block."""
         return "self-attention"

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
+from formers.attention.attend import Verdict
 from formers.attention.cells import Cell, States, Weights, advance
 from formers.attention.multihead import Attention
 from formers.attention.recurrent import recalled, run, widely
@@ -56,6 +57,10 @@ class Pondering(Attention):
         return self.act != "none"
 
     @property
+    def loops(self) -> bool:
+        return True
+
+    @property
     def title(self) -> str:
         return f"{self.cell} recurrence, {'up to ' if self.ponders else ''}{self.steps} steps"
 
@@ -82,6 +87,9 @@ class PonderingLayer(nn.Module):
             y, states = run(self.recurrence, F.pad(x, (0, 1), value=1.0), states, stream.valid)
         else:
             y, states = widely(self.recurrence, x, states, lambda x, states: self.rows(x, states, stream, step))
+        if stream.watch is not None:
+            about = f"token by token, {'at the most ' if self.part.ponders else ''}{self.part.steps} steps each"
+            stream.watch.note("attention executors", step, lambda: (Verdict("loop", True, about, None),))
         if stream.final is not None:
             stream.final.append(states)
         return y, Carried.of(states) if stream.keep else None
