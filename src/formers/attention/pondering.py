@@ -19,6 +19,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from formers.attention.attend import Verdict
 from formers.attention.cells import Cell, States, Weights, advance
 from formers.attention.multihead import Attention
 from formers.attention.recurrent import neighbours, recalled, run, widely
@@ -54,6 +55,10 @@ class Pondering(Attention):
         return None if self.act == "none" else self.steps
 
     @property
+    def by_token(self) -> bool:
+        return True
+
+    @property
     def title(self) -> str:
         return f"{self.cell} recurrence, {'up to ' if self.ponders else ''}{self.steps} steps"
 
@@ -87,6 +92,9 @@ class PonderingLayer(nn.Module):
             y, states = run(self.recurrence, F.pad(x, (0, 1), value=1.0), states, stream.valid)
         else:
             y, states = widely(self.recurrence, x, states, lambda x, states: self.rows(x, states, stream, step))
+        if stream.watch is not None:
+            about = f"token by token, {'at the most ' if self.part.ponders else ''}{self.part.steps} steps each"
+            stream.watch.note("attention executors", step, lambda: (Verdict("loop", True, about, None),))
         if stream.final is not None:
             stream.final.append(states)
         return y, Carried.of(states) if stream.keep else None

@@ -17,7 +17,7 @@ from formers.model.save import find, read_config
 
 LENGTHS = (128, 512, 2048, 8192, 32768)
 """The lengths that costs are given for unless others are asked for; the member's own stands among them."""
-SHORT = (8, 32)
+SHORT = (2, 8)
 """The same for a model that computes rows token by token."""
 LONGEST = 1 << 24
 """The largest length that is looked at."""
@@ -124,6 +124,8 @@ def _row_facts(row: Cost, costs: Costs) -> dict[str, Any]:
 
 def _even(costs: Costs, rows: Sequence[Cost]) -> int | None:
     """The length at which attention over pairs costs as much as everything else in a forward pass; None where it never does."""
+    if not rows[-1].forward.scores:
+        return None
     few = rows[0] if len(rows) > 1 else costs.at(2)
     seen = [(few.length, few.forward), (rows[-1].length, rows[-1].forward)]
     # What is nearly a straight line is the excess of a token; of attention whose price of a token does not grow, that of all tokens.
