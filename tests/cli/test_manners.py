@@ -250,6 +250,7 @@ QUERIES = {
     "train decoder --set lay": ["layers="],
     "train decoder --set batch=2 --set learning_r": ["learning_rate="],
     "train decoder --set step": [],
+    "train universal-transformer --set step": ["steps=", "step_signal="],
     "show pattern local --set win": ["window="],
     "show member encoder --set cl": ["classes="],
     "generate ": ["runs/mine", "saved"],
