@@ -245,6 +245,7 @@ QUERIES = {
     "show member ": [*MEMBERS],
     "train decoder --data n": ["numbers", "notes.txt"],
     "train decoder --data wikitext-1": ["wikitext-103"],
+    "train decoder --data task:a": ["task:addition", "task:agreement"],
     "train decoder --preset ": ["base"],
     "train decoder --set lay": ["layers="],
     "train decoder --set batch=2 --set learning_r": ["learning_rate="],

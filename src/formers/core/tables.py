@@ -66,11 +66,6 @@ def derived(weight: Tensor, dtype: torch.dtype, rows: int, make: Callable[[int],
     return table[:, :rows]
 
 
-def concrete(x: Tensor) -> bool:
-    """Whether one can look into a tensor: not while a graph is compiled or costs are counted."""
-    return not torch.compiler.is_compiling() and not isinstance(x, FakeTensor)
-
-
 def forget(weights: Iterable[Tensor]) -> None:
     """Lets go of the tables that are made of some weights."""
     for weight in weights:

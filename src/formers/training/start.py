@@ -77,8 +77,7 @@ def train(
     if out is not None and not str(out).strip():
         raise FormersError("out is empty: give the folder to save the run in.")
     start, place = time.monotonic(), world()
-    sizes, chosen, reading = arranged(member, options, steps, minutes, preset, seed)
-    sizes |= _own(member, member_sizes or {})
+    sizes, chosen, reading = arranged(member, options, steps, minutes, preset, seed, member_sizes)
     if place.restarts and out is not None and holds_run(Path(out)) and read_facts(Path(out))["command"] == command():
         return resume(out, device=device, quiet=quiet)  # torchrun begins again with the command it was given
     if out is None and not place.alone:
@@ -149,10 +148,17 @@ def resume(
 
 
 def arranged(
-    member: str, options: dict[str, Any], steps: int | None = None, minutes: float | None = None, preset: str | None = None, seed: int = 0
+    member: str,
+    options: dict[str, Any],
+    steps: int | None = None,
+    minutes: float | None = None,
+    preset: str | None = None,
+    seed: int = 0,
+    member_sizes: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], Settings, Reading]:
     """A member's sizes, the settings of its training and of its reading, from options that name any of them; an unknown one is refused."""
     sizes, rest, read = _sorted(member, options)
+    sizes |= _own(member, member_sizes or {})
     reading = Reading(**read).resolved()
     return sizes, settings(steps, minutes, {**_defaults(member, preset, sizes), **rest, "seed": seed}), reading
 
