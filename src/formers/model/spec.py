@@ -81,6 +81,11 @@ class Spec(Part):
         return tuple(widths for widths in found if widths)
 
     @property
+    def by_token(self) -> bool:
+        """Whether a part computes a row token by token."""
+        return self.attention.by_token or (self.encoder is not None and self.encoder.attention.by_token)
+
+    @property
     def comparing(self) -> int:
         """The number of depth steps that compare tokens with one another: recurrent ones do not."""
         return sum(not self.attention.at(step).carries for step in range(self.depth.steps))
@@ -106,6 +111,12 @@ class Spec(Part):
     def draws(self) -> bool:
         """Whether a part draws something anew in each step of a training."""
         return self.attention.draws or (self.encoder is not None and self.encoder.draws)
+
+    @property
+    def ponders(self) -> int | None:
+        """The most steps of a token of this stack that decides by itself how many it takes (ACT); None where none does."""
+        each = (self.depth.ponders, *(kind.ponders for kind in self.attention.kinds))
+        return max((steps for steps in each if steps is not None), default=None)
 
     def deployed(self) -> Spec:
         """The spec of the same model without what only training needs."""
