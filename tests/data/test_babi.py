@@ -50,7 +50,7 @@ def test_a_row_is_the_facts_before_a_question_and_last_the_question(tmp_path):
 def test_an_answer_of_several_words_is_one_class(tmp_path):
     data = open_stories(write(tmp_path / "a", qa8_train=CARRIED, qa8_valid=CARRIED, qa8_test=CARRIED))
     assert data.labels == ("milk,football",)
-    assert batches(data).difficulties("test") == [2]
+    assert batches(data).difficulties("test") == batches(data).difficulty("test").tolist() == [2]
 
 
 def test_words_are_in_lower_case_and_without_punctuation():

@@ -50,8 +50,9 @@ def folder(tmp_path):
     return tmp_path / "tales"
 
 
-def test_stories_fit_the_member_to_themselves(folder):
-    task = prepare("encoder", folder, options=TINY)
+@pytest.mark.parametrize(("member", "options"), [("encoder", TINY), ("universal-transformer", {"dim": 16, "heads": 2, "act": "graves"})])
+def test_stories_fit_the_member_to_themselves(folder, member, options):
+    task = prepare(member, folder, options=options)
     assert (task.spec.fact, task.spec.length, task.spec.head) == (5, 3, Classify(classes=3, pool="last"))
     assert isinstance(task.tokenizer, Words)
     assert task.spec.vocab == task.tokenizer.vocab
@@ -71,7 +72,7 @@ def test_options_count_more_and_what_is_left_out_is_said(folder, caplog):
 
 
 def test_mistakes(folder, tmp_path):
-    with refused("whose facts decoder does not read", "encoder"):
+    with refused("whose facts decoder does not read", "train encoder or universal-transformer"):
         prepare("decoder", folder, options=TINY)
     with refused("classes=7", "3 answers"):
         prepare("encoder", folder, options={**TINY, "classes": 7})
@@ -84,7 +85,7 @@ def test_mistakes(folder, tmp_path):
 
 def test_a_run_is_judged_by_task_and_answers_in_words(folder, tmp_path):
     run = tmp_path / "run"
-    trained = formers.train("encoder", folder, run, steps=200, batch=32, learning_rate=1e-2, weight_decay=0.0, quiet=True, **TINY)
+    trained = formers.train("encoder", folder, run, steps=120, batch=32, learning_rate=1e-2, weight_decay=0.0, quiet=True, **TINY)
     assert trained.results["accuracy"] > 0.9
     figures = evaluate_run(run, part="test")
     assert figures["targets"] == 20

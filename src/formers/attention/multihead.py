@@ -50,6 +50,11 @@ class Attention(Slot):
         return any(kind.by_token for kind in self.kinds if kind is not self)
 
     @property
+    def ponders(self) -> int | None:
+        """The most steps of a token that decides by itself how many it takes; None where none does."""
+        return None
+
+    @property
     def reads_source(self) -> bool:
         """Whether its sublayer reads stream.source itself, so that no cross-attention stands behind it."""
         return False

@@ -1,7 +1,7 @@
 """Data and their batches: files, folders and named sets as tokens; a training batch is a pure function of (seed, step)."""
 
 from formers.data.babi import open_stories, story
-from formers.data.batches import Batch, Batches, Language, LastWord, Masked
+from formers.data.batches import Batch, Batches, Graded, Language, LastWord, Masked, StepGraded
 from formers.data.bpe import BPE
 from formers.data.collate import Labelled, Pairs, Stories
 from formers.data.image import Pictures, open_pictures
@@ -22,6 +22,7 @@ __all__ = [
     "Batches",
     "Bytes",
     "Characters",
+    "Graded",
     "Labelled",
     "Language",
     "LastWord",
@@ -30,6 +31,7 @@ __all__ = [
     "Pictures",
     "Reading",
     "Rows",
+    "StepGraded",
     "Stories",
     "Streams",
     "Text",

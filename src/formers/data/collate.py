@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from formers.core import IGNORED
 from formers.core.random import generator
@@ -97,6 +98,10 @@ class Stories(_Drawn):
     def difficulties(self, part: str) -> list[int]:
         """How many facts support the answer of each row of a part."""
         return [row.supporting for row in self.parts[part]]
+
+    def difficulty(self, part: str) -> Tensor:
+        """The same (rows,), as exercises tell it."""
+        return torch.tensor(self.difficulties(part))
 
     def tasks(self, part: str) -> list[int]:
         """The task of each row of a part."""

@@ -105,6 +105,8 @@ def _before(spec: Spec, side: str) -> list[str]:
 
 def _times(spec: Spec) -> str:
     """How often the block is applied, and what is unusual about it."""
+    if spec.depth.ponders is not None:
+        return f"{TIMES} at most {spec.depth.ponders}"
     times = f"{TIMES} {spec.depth.steps}"
     if isinstance(spec.depth, Stacked):
         return times

@@ -17,7 +17,7 @@ from formers.model.save import find, read_config
 
 LENGTHS = (128, 512, 2048, 8192, 32768)
 """The lengths that costs are given for unless others are asked for; the member's own stands among them."""
-SHORT = (8, 32)
+SHORT = (2, 8)
 """The same for a model that computes rows token by token."""
 LONGEST = 1 << 24
 """The largest length that is looked at."""
@@ -72,7 +72,7 @@ def explain_facts(what: Subject, lengths: Sequence[int] = (), batch: int = 1) ->
         "lengths": [_row_facts(row, costs) for row in rows],
         "even": _even(costs, rows),
         "beyond": beyond,
-        "notes": _notes(rows, main, what.spec.memory.limit),
+        "notes": [*_pondering(what.spec), *_notes(rows, main, what.spec.memory.limit)],
     }
 
 
@@ -124,6 +124,8 @@ def _row_facts(row: Cost, costs: Costs) -> dict[str, Any]:
 
 def _even(costs: Costs, rows: Sequence[Cost]) -> int | None:
     """The length at which attention over pairs costs as much as everything else in a forward pass; None where it never does."""
+    if not rows[-1].forward.scores:
+        return None
     few = rows[0] if len(rows) > 1 else costs.at(2)
     seen = [(few.length, few.forward), (rows[-1].length, rows[-1].forward)]
     # What is nearly a straight line is the excess of a token; of attention whose price of a token does not grow, that of all tokens.
@@ -183,6 +185,17 @@ def _grouped(layers: Layers) -> list[dict[str, Any]]:
 def _kind(note: str) -> str:
     """What kind of attention a note is about."""
     return note.removesuffix(" executors").replace("cross", "cross-attention")
+
+
+def _pondering(spec: Spec) -> list[str]:
+    """That tokens may take fewer steps than are priced."""
+    stacks = [("encoder ", spec.encoder.ponders), ("decoder ", spec.ponders)] if spec.encoder is not None else [("", spec.ponders)]
+    most = [(side, steps) for side, steps in stacks if steps is not None]
+    return [
+        f"A {side}token takes at most {steps} steps and may halt sooner: all costs are those of {steps}. "
+        "`formers show ponder RUN` measures how many it takes."
+        for side, steps in most
+    ]
 
 
 def _notes(rows: Sequence[Cost], main: Cost, memory: int | None) -> list[str]:

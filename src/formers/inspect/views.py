@@ -146,14 +146,17 @@ def in_segments(spec: Spec, tokens: Tensor) -> tuple[Tensor, ...]:
     return torch.split(tokens, [*([over] if over else []), *[spec.length] * (length // spec.length)], dim=1)
 
 
-def _two_sided(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str | None) -> list[View]:
+def target_ids(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str | None = None) -> list[int]:
+    """What the decoder reads: `begin`, and a target, or what the model writes for its source (1, n), the likeliest token each time."""
     begin, end = tokenizer.special("begin"), tokenizer.special("end")
-    if target is None:
-        written = generate(model, source, max_new_tokens=2 * source.shape[1] + SPARE, temperature=0)[0].tolist()
-        ids = written[: written.index(end)] if end in written else written
-    else:
-        ids = tokenizer.encode(target)
-    ids = [begin, *ids]
+    if target is not None:
+        return [begin, *tokenizer.encode(target)]
+    written = generate(model, source, max_new_tokens=2 * source.shape[1] + SPARE, temperature=0)[0].tolist()
+    return [begin, *(written[: written.index(end)] if end in written else written)]
+
+
+def _two_sided(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str | None) -> list[View]:
+    ids = target_ids(model, tokenizer, source, target)
     seen = model.inspect(source, torch.tensor([ids], device=source.device))
     read, wrote = token_labels(tokenizer, source[0].tolist()), token_labels(tokenizer, ids)
     assert model.spec.encoder is not None

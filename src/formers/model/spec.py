@@ -112,6 +112,12 @@ class Spec(Part):
         """Whether a part draws something anew in each step of a training."""
         return self.attention.draws or (self.encoder is not None and self.encoder.draws)
 
+    @property
+    def ponders(self) -> int | None:
+        """The most steps of a token of this stack that decides by itself how many it takes (ACT); None where none does."""
+        each = (self.depth.ponders, *(kind.ponders for kind in self.attention.kinds))
+        return max((steps for steps in each if steps is not None), default=None)
+
     def deployed(self) -> Spec:
         """The spec of the same model without what only training needs."""
         head = self.head.deployed()
