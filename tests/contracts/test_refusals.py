@@ -7,16 +7,16 @@ import torch
 
 import formers
 from formers import Spec
-from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
+from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Sizes
-from formers.depth import Adaptive, Shared
-from formers.feedforward import SeparableConv
+from formers.depth import Adaptive, Shared, Stacked
+from formers.feedforward import Dense, SeparableConv
 from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, PerHead
 from formers.position import Axial, Coordinate, Grid, NoPosition, PerLayer
-from formers.residual import Reversible
+from formers.residual import PreNorm, Reversible
 from formers.score import DynamicSpan, Relative, Score, Span
 from helpers import refused
 
@@ -25,6 +25,7 @@ PAIR = formers.spec("transformer", vocab=10, dim=16, heads=2, layers=1)
 PAST = formers.spec("transformer-xl", vocab=10, dim=16, heads=2, layers=1)
 HASHED = formers.spec("reformer", vocab=10, dim=16, heads=2, layers=2, length=32, chunk=8)
 TURNS = formers.spec("reformer", vocab=10, dim=16, heads=2, layers=2, length=32, chunk=8, attention=("local", "lsh"))
+WRITER = formers.spec("seq2seq", vocab=10, dim=16)
 LOW = formers.spec("linformer", vocab=10, dim=16, heads=2, layers=1, length=8, rank=4)
 
 
@@ -35,6 +36,17 @@ def but(spec: Spec, **changes: object) -> Spec:
 # One spec for every refusal of the table, and what its sentence must name.
 REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, heads=3), "heads=3"),
+    (but(WRITER, encoder=None), "Aligned writes what it reads"),
+    (but(WRITER, depth=Stacked(layers=2)), "Stacked(layers=2)"),
+    (but(WRITER, attention=ByLayer(Aligned(), DotProduct())), "Aligned alone"),
+    (but(WRITER, depth=Adaptive(layers=1)), "Adaptive(layers=1)"),
+    (but(WRITER, residual=Reversible()), "which Reversible frees"),
+    (but(WRITER, encoder=but(WRITER.encoder, residual=Reversible())), "which Reversible frees"),
+    (but(WRITER, attention=Aligned(alignment="none"), encoder=PAIR.encoder), "no recurrent layer"),
+    (but(WRITER, attention=Aligned(alignment="dot"), encoder=but(WRITER.encoder, vocab=10, dim=8)), "width 8"),
+    (but(WRITER, score=Relative()), "Aligned compares none"),
+    (but(WRITER, pattern=Local(window=3)), "pattern Local says otherwise"),
+    (but(WRITER, memory=Recurrence(length=8)), "pairs"),
     (but(PLAIN, features=4), "features=4"),
     (but(PLAIN, vocab=None, head=Classify(classes=2)), "give vocab"),
     (but(PLAIN, vocab=None, features=4), "features=4"),
@@ -110,6 +122,9 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, residual=Reversible(), position=Coordinate()), "Coordinate"),
 ]
 ALLOWED = [
+    but(WRITER, attention=Aligned(alignment="general"), encoder=but(WRITER.encoder, vocab=10, dim=8)),
+    but(WRITER, encoder=PAIR.encoder),
+    but(WRITER, residual=PreNorm(), feedforward=Dense(hidden=8)),
     PLAIN,
     PAIR,
     but(PLAIN, heads=3, head_dim=5),

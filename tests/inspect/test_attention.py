@@ -406,3 +406,23 @@ def test_of_a_story_facts_look_at_facts() -> None:
         views_of(model, "Where is John?")
     with refused("writes no target"):
         views_of(model, "Where is Mary?", "garden")
+
+
+def test_a_recurrent_encoder_decoder_has_an_alignment_and_no_other_view() -> None:
+    model = formers.create("seq2seq", vocab=258, dim=16, dropout=0.0)
+    model.tokenizer = BYTES
+    views = views_of(model, "abc", "de")
+    (view,) = views
+    assert find_view(views, "cross") == 0
+    assert view.weights.shape == (1, 1, 3, 3)
+    close(view.weights.sum(dim=-1), torch.ones(1, 1, 3), 1e-5)
+    with refused("no view 'self'", "it has cross"):
+        find_view(views, "self")
+
+
+@pytest.mark.parametrize("blind", [{"name": "seq2seq", "alignment": "none"}, {"name": "rnn"}], ids=str)
+def test_what_compares_nothing_has_nothing_to_be_seen(blind: dict[str, str]) -> None:
+    model = formers.create(**blind, vocab=258, dim=16, dropout=0.0)
+    model.tokenizer = BYTES
+    with refused(blind["name"], "no attention to look at"):
+        views_of(model, "abc")

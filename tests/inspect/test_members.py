@@ -45,7 +45,7 @@ def test_parts_sum_to_the_parameter_count(specimen: Specimen) -> None:
     assert sum(counts.values()) == model.parameter_count()
     assert parameter_parts(weightless(specimen.spec)) == counts
     assert counts["attention"] > 0
-    assert (counts["cross-attention"] > 0) == (specimen.spec.encoder is not None)
+    assert (counts["cross-attention"] > 0) == (specimen.spec.encoder is not None and not specimen.spec.attention.reads_source)
     assert "other" not in counts
 
 

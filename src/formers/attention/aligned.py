@@ -62,7 +62,7 @@ class Aligned(Attention):
 
     @property
     def title(self) -> str:
-        return f"{self.cell} recurrence" if self.alignment == "none" else f"{self.cell} recurrence with {self.alignment} alignment"
+        return f"{self.cell} recurrence" if self.alignment == "none" else f"{self.cell}, {self.alignment} alignment"
 
     @property
     def ways(self) -> tuple[type[Pattern], ...]:

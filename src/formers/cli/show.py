@@ -174,14 +174,15 @@ def alignment(
 ) -> None:
     """Draw which source words an encoder-decoder looks at to write each target word: its cross-attention."""
     from formers.core import FormersError
-    from formers.inspect import alignment_of, attention_facts, by_words, save_map, views_of
+    from formers.inspect import alignment_of, attention_facts, by_words, find_view, save_map, views_of
     from formers.model import Seq2Seq, load
 
     check_suffix(out, (".png", ".svg"))
     model = load(run, "cpu", checkpoint)
     if not isinstance(model, Seq2Seq):
         raise FormersError(f"{model.spec.name or run} has no cross-attention, so nothing to align: use `formers show attention` instead.")
-    seen = alignment_of(views_of(model, text, target)[-1])
+    views = views_of(model, text, target)
+    seen = alignment_of(views[find_view(views, "cross")])
     aligned = by_words(seen) if words else seen
     aligned.chosen(layer, head)  # refuses what there is none of
     if out is not None:

@@ -58,7 +58,7 @@ def sublayers(spec: Spec) -> list[Sublayer]:
     shaped: tuple[Slot, ...] = (spec.attention, spec.pattern, spec.score, spec.memory)
     # A layer that carries a state says its name by its title, and decides by itself who sees whom.
     found = [Sublayer(spec.attention.title, _names(*(shaped[2:] if spec.attention.carries else shaped)))]
-    if spec.encoder is not None:
+    if spec.encoder is not None and not spec.attention.reads_source:
         found.append(Sublayer("cross-attention", "over the encoder"))
     if not isinstance(spec.feedforward, NoFeedForward):
         found.append(Sublayer("feed-forward", _names(spec.feedforward)))

@@ -23,6 +23,8 @@ from formers.model import Model, Seq2Seq, Spec, StackModel, evaluating
 SELF, ENCODER, CROSS, ALIGNMENT = "self-attention", "encoder self-attention", "cross-attention", "alignment"
 KINDS = {"self": SELF, "encoder": ENCODER, "cross": CROSS}
 """The titles of views, by the short names of the command line."""
+NOTHING = "{} has no attention to look at: use a member that has, or a seq2seq with an alignment."
+"""What is said where no map was made."""
 SPARE = 50
 """How many tokens an encoder-decoder may write beyond twice its source, where no target is given."""
 NOTES = {
@@ -98,8 +100,9 @@ class View:
 
 def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
     """What a model's attention looks at while it reads a text: one view, or of an encoder-decoder the encoder's, the decoder's and the
-    cross-attention. An encoder-decoder's text is its source; its target is what it writes, the likeliest token each time, unless given.
-    A model with a memory reads a text in segments, and the view is of the last one: its keys are the memory's tokens and its own.
+    cross-attention, as far as there are such. An encoder-decoder's text is its source; its target is what it writes, the likeliest token
+    each time, unless given. A model with a memory reads a text in segments, and the view is of the last one: its keys are the memory's
+    tokens and its own.
     """
     tokenizer = tokenizer_of(model)
     device = next(model.parameters()).device
@@ -116,13 +119,15 @@ def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
     if target is not None:
         raise FormersError(f"{model.spec.name or 'this model'} reads one text and writes no target: leave the target out.")
     if not isinstance(model, StackModel):
-        raise FormersError(f"{model.spec.name or 'this model'} has no attention to look at: use a member that has.")
+        raise FormersError(NOTHING.format(model.spec.name or "this model"))
     *before, segment = in_segments(model.spec, read)
     state = model.initial_state(1) if before else None
     with evaluating(model), torch.no_grad():
         for piece in before:
             state = model(piece, state=state).state
     labels, maps = token_labels(tokenizer, source), model.inspect(segment, state=state).attention
+    if not maps:
+        raise FormersError(NOTHING.format(model.spec.name or "this model"))
     if not before:
         return [_view(SELF, model.spec, labels, maps)]
     queries, keys = maps[0].shape[2], max(weights.shape[3] for weights in maps)
@@ -155,11 +160,16 @@ def _two_sided(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str
     seen = model.inspect(source, torch.tensor([ids], device=source.device))
     read, wrote = token_labels(tokenizer, source[0].tolist()), token_labels(tokenizer, ids)
     assert model.spec.encoder is not None
-    return [
-        _view(ENCODER, model.spec.encoder, read, seen.encoder),
-        _view(SELF, model.spec, wrote, seen.attention),
-        View(CROSS, wrote, read, _stacked(seen.cross)),
-    ]
+    views = []
+    if seen.encoder:
+        views.append(_view(ENCODER, model.spec.encoder, read, seen.encoder))
+    if seen.attention:
+        views.append(_view(SELF, model.spec, wrote, seen.attention))
+    if seen.cross:
+        views.append(View(CROSS, wrote, read, _stacked(seen.cross)))
+    if not views:
+        raise FormersError(NOTHING.format(model.spec.name or "this model"))
+    return views
 
 
 def _view(title: str, spec: Spec, tokens: list[str], maps: list[Tensor]) -> View:
