@@ -69,10 +69,9 @@ class Sums(Experiment):
     def spec(self, member: str, depth: int, offset: int, dim: int = 0) -> Spec:
         """An encoder that tells a digit at every column."""
         layers: dict[str, Any] = {"steps" if member == "universal-transformer" else "layers": depth}
-        common: dict[str, Any] = dict(
-            features=20, classes=10, heads=self.heads, length=self.test + 1, dropout=0.0, norm="pre", activation="relu"
-        )
-        return spec(member, dim=dim or self.dim, offset=offset, **layers, **common).replace(head=Tag(classes=10))
+        sizes: dict[str, Any] = {"dim": dim or self.dim, "heads": self.heads, "length": self.test + 1, "dropout": 0.0}
+        found = spec(member, features=20, classes=10, offset=offset, norm="pre", activation="relu", **layers, **sizes)
+        return found.replace(head=Tag(classes=10))
 
     def words(self) -> str:
         return (

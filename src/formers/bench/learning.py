@@ -19,8 +19,9 @@ from torch import Tensor
 from formers.bench.progress import working
 from formers.core import FormersError, Watch
 from formers.data.batches import Batch
+from formers.data.tasks import Exercised
 from formers.model import Model, Spec, build, evaluating
-from formers.training.exact import counts
+from formers.training.exact import Row, counts
 
 POINTS = 60
 """How many losses of a training are kept: means of as many stretches."""
@@ -47,17 +48,17 @@ class Way(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a model tells of rows, each (rows,)."""
+    """What a model tells of rows."""
 
     difficulty: Tensor
-    symbols: Tensor
-    right: Tensor
+    """(rows,)"""
+    rows: list[Row]
     ponder: Tensor | None
-    """The mean number of steps of a row's positions, where the model decides about it."""
+    """(rows,), the mean number of steps of a row's positions, where the model decides about it."""
 
     def figures(self) -> dict[str, Any]:
         """Of all rows and of those of each difficulty."""
-        by = {hard: self._some(self.difficulty == hard) for hard in self.difficulty.unique().tolist()}
+        by = {hard: self._some(self.difficulty == hard) for hard in sorted(set(self.difficulty.tolist()))}
         found = self._some(torch.ones_like(self.difficulty, dtype=torch.bool))
         if self.ponder is not None:
             both = torch.stack([self.ponder.double(), self.difficulty.double()])
@@ -65,8 +66,9 @@ class Judged(NamedTuple):
         return {**found, "by": by}
 
     def _some(self, rows: Tensor) -> dict[str, Any]:
-        symbols, right = self.symbols[rows], self.right[rows]
-        found = {"accuracy": (right.sum() / symbols.sum()).item(), "exact": (right == symbols).double().mean().item()}
+        some = [row for row, wanted in zip(self.rows, rows.tolist(), strict=True) if wanted]
+        symbols, right, exact = (sum(each) for each in zip(*some, strict=True))
+        found = {"accuracy": right / symbols, "exact": exact / len(some)}
         return found if self.ponder is None else {**found, "ponder": self.ponder[rows].double().mean().item()}
 
 
@@ -121,16 +123,15 @@ def learn(
 @torch.no_grad()
 def judge(model: Model, batches: Any, part: str, size: int = 250) -> Judged:
     """What a model tells of the rows of a part."""
-    symbols, right, ponder = [], [], []
+    end = batches.ending() if isinstance(batches, Exercised) else None
+    rows, ponder = [], []
     with evaluating(model):
         for batch in batches.eval_batches(size, part):
             watch = Watch("ponder steps")
-            each = counts(model, batch["targets"], model(**batch, watch=watch))
-            symbols.append(each[0])
-            right.append(each[1])
+            rows += counts(model, batch["targets"], model(**batch, watch=watch), end)
             for steps in watch.notes.get("ponder steps", {}).values():
                 ponder.append(steps.sum(dim=1) / batch["mask"].sum(dim=1))
-    return Judged(batches.difficulty(part), torch.cat(symbols), torch.cat(right), torch.cat(ponder) if ponder else None)
+    return Judged(batches.difficulty(part), rows, torch.cat(ponder) if ponder else None)
 
 
 def of(lines: Sequence[Mapping[str, Any]], way: str, *path: Any) -> list[float]:

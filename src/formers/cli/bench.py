@@ -172,7 +172,7 @@ def pondering(
     """Evaluation with halted tokens skipped beside all steps for all; a training step of 6 shared steps beside one of 6 layers."""
     from formers.bench.pondering import LIMITS, bench_pondering
 
-    _end(bench_pondering(rounds), LIMITS, check, json)
+    end(bench_pondering(rounds), LIMITS, check, json)
 
 
 @app.command()

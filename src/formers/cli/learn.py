@@ -97,6 +97,21 @@ def addition(
     _experiment(Sums(steps=steps, digits=digits, test=test, nines=nines, depth=depth), seeds, out, page, check, json)
 
 
+def bottleneck(
+    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 1000,
+    length: Annotated[int, typer.Option(help="The symbols of the longest words.", min=2)] = 40,
+    seeds: Seeds = 3,
+    out: Out = None,
+    page: Page = None,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """Words copied by an LSTM encoder-decoder without attention and with it, by their length."""
+    from formers.bench.bottleneck import Words
+
+    _experiment(Words(steps=steps, length=length), seeds, out, page, check, json)
+
+
 def _experiment(what: Experiment, seeds: int, out: Path | None, page: Path | None, check: bool, json: bool) -> None:
     """Runs an experiment: its rows as they are found, its further table, what it claims; picture and page where they are asked for."""
     check_suffix(out, (".png", ".svg"))
@@ -135,5 +150,5 @@ def _experiment(what: Experiment, seeds: int, out: Path | None, page: Path | Non
     end(results, what.limits, check, json)
 
 
-VERBS = (copying, parity, addition)
+VERBS = (copying, parity, addition, bottleneck)
 """What `formers bench` has of this."""
