@@ -55,6 +55,8 @@ class Judged(NamedTuple):
     rows: list[Row]
     ponder: Tensor | None
     """(rows,), the mean number of steps of a row's positions, where the model decides about it."""
+    asked: Tensor | None
+    """(rows,), the steps of a row's last position, which is the question of a story."""
 
     def figures(self) -> dict[str, Any]:
         """Of all rows and of those of each difficulty."""
@@ -69,7 +71,8 @@ class Judged(NamedTuple):
         some = [row for row, wanted in zip(self.rows, rows.tolist(), strict=True) if wanted]
         symbols, right, exact = (sum(each) for each in zip(*some, strict=True))
         found = {"accuracy": right / symbols, "exact": exact / len(some)}
-        return found if self.ponder is None else {**found, "ponder": self.ponder[rows].double().mean().item()}
+        steps = {"ponder": self.ponder, "asked": self.asked}
+        return found | {name: each[rows].double().mean().item() for name, each in steps.items() if each is not None}
 
 
 def lessons(
@@ -124,14 +127,16 @@ def learn(
 def judge(model: Model, batches: Any, part: str, size: int = 250) -> Judged:
     """What a model tells of the rows of a part."""
     end = batches.ending() if isinstance(batches, Exercised) else None
-    rows, ponder = [], []
+    rows, ponder, asked = [], [], []
     with evaluating(model):
         for batch in batches.eval_batches(size, part):
             watch = Watch("ponder steps")
             rows += counts(model, batch["targets"], model(**batch, watch=watch), end)
             for steps in watch.notes.get("ponder steps", {}).values():
-                ponder.append(steps.sum(dim=1) / batch["mask"].sum(dim=1))
-    return Judged(batches.difficulty(part), rows, torch.cat(ponder) if ponder else None)
+                lengths = batch["mask"].sum(dim=1)
+                ponder.append(steps.sum(dim=1) / lengths)
+                asked.append(steps.gather(1, lengths[:, None] - 1).squeeze(1))
+    return Judged(batches.difficulty(part), rows, *(torch.cat(each) if each else None for each in (ponder, asked)))
 
 
 def of(lines: Sequence[Mapping[str, Any]], way: str, *path: Any) -> list[float]:

@@ -112,6 +112,22 @@ def bottleneck(
     _experiment(Words(steps=steps, length=length), seeds, out, page, check, json)
 
 
+def babi(
+    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 1500,
+    data: Annotated[str, typer.Option(help="Which tasks, as `train` takes them.")] = "babi:1-3",
+    ponder: Annotated[float, typer.Option(help="What a step of halting costs.", min=0.0)] = 0.01,
+    seeds: Seeds = 1,
+    out: Out = None,
+    page: Page = None,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """Questions about stories: right answers, and the steps that universal-transformer takes, by the number of supporting facts."""
+    from formers.bench.stories import Questions
+
+    _experiment(Questions(steps=steps, data=data, ponder=ponder), seeds, out, page, check, json)
+
+
 def _experiment(what: Experiment, seeds: int, out: Path | None, page: Path | None, check: bool, json: bool) -> None:
     """Runs an experiment: its rows as they are found, its further table, what it claims; picture and page where they are asked for."""
     check_suffix(out, (".png", ".svg"))
@@ -150,5 +166,5 @@ def _experiment(what: Experiment, seeds: int, out: Path | None, page: Path | Non
     end(results, what.limits, check, json)
 
 
-VERBS = (copying, parity, addition, bottleneck)
+VERBS = (copying, parity, addition, bottleneck, babi)
 """What `formers bench` has of this."""
