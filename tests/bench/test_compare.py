@@ -10,6 +10,7 @@ import pytest
 import formers
 from formers.bench import compare
 from formers.cli.options import parse_set
+from formers.family.variants import variant
 from helpers import refused
 
 
@@ -27,7 +28,7 @@ def test_what_cannot_be_equal_is_refused():
     with refused("decoder", "1,000 parameters", "--parameters"):
         compare.fitted("decoder", {}, 1000)
     with refused("no member", "decodr"):
-        compare.variant("decodr", parse_set)
+        variant("decodr", parse_set)
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def commands(monkeypatch):
 
 
 def test_each_is_trained_once_and_judged_on_the_same_slice(commands, tmp_path):
-    variants = [compare.variant(text, parse_set) for text in ("decoder", "decoder:layers=2,batch=4")]
+    variants = [variant(text, parse_set) for text in ("decoder", "decoder:layers=2,batch=4")]
     for again in (False, True):
         commands.clear()
         found = compare.compare(variants, "my.txt", tmp_path, {"dim": 64}, minutes=3, limit=50, say=lambda _: None)
@@ -78,17 +79,17 @@ def test_each_is_trained_once_and_judged_on_the_same_slice(commands, tmp_path):
 def test_a_run_of_another_command_is_trained_again(commands, tmp_path):
     for minutes in (1, 2):
         commands.clear()
-        compare.compare([compare.variant("decoder", parse_set)], "my.txt", tmp_path, {}, minutes=minutes, say=lambda _: None)
+        compare.compare([variant("decoder", parse_set)], "my.txt", tmp_path, {}, minutes=minutes, say=lambda _: None)
         assert commands[0][0] == "train"
         assert ("--overwrite" in commands[0]) == (minutes == 2)
     with refused("bytes", "tokens"):
-        compare.compare([compare.variant("decoder:tokens=words", parse_set)], "my.txt", tmp_path, {}, minutes=1)
+        compare.compare([variant("decoder:tokens=words", parse_set)], "my.txt", tmp_path, {}, minutes=1)
 
 
 def test_another_seed_is_another_command(commands, tmp_path):
     for seed in (0, 3):
         commands.clear()
-        found = compare.compare([compare.variant("decoder", parse_set)], "my.txt", tmp_path, {}, steps=1, seed=seed, say=lambda _: None)
+        found = compare.compare([variant("decoder", parse_set)], "my.txt", tmp_path, {}, steps=1, seed=seed, say=lambda _: None)
         assert commands[0][0] == "train"
         assert ("--seed" in commands[0]) == (seed == 3), "0 is what `train` takes by itself"
         assert found["seed"] == seed
@@ -96,7 +97,7 @@ def test_another_seed_is_another_command(commands, tmp_path):
 
 def test_the_same_twice_is_refused(commands, tmp_path):
     with refused("two variants"):
-        compare.compare([compare.variant("decoder", parse_set)] * 2, "my.txt", tmp_path, {}, minutes=1)
+        compare.compare([variant("decoder", parse_set)] * 2, "my.txt", tmp_path, {}, minutes=1)
     assert not commands
 
 

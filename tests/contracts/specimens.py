@@ -10,7 +10,7 @@ from torch import Tensor
 
 import formers
 from formers import Model, Output, Spec, State
-from formers.attention import LSH, ByLayer, DotProduct, LowRank, Pondering, Recurrent, SharedQK, Window
+from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Pondering, Recurrent, SharedQK, Window
 from formers.core import Part, Slot
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward, SeparableConv
@@ -33,7 +33,7 @@ from formers.patterns import (
     Summary,
 )
 from formers.position import Axial, Coordinate, Grid, Learned, NoPosition, PerLayer, Sinusoidal
-from formers.residual import Bare, PostNorm, PreNorm, Reversible
+from formers.residual import Bare, NormOnly, Plain, PostNorm, PreNorm, Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
 BLOCK = 8
@@ -99,6 +99,11 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     },
     "attention": {
         "DotProduct": [DotProduct(), DotProduct(scaled=False, bias=False)],
+        "Aligned": [
+            *(Aligned(alignment=alignment) for alignment in ("none", "additive", "dot", "general")),
+            Aligned(cell="gru", layers=2, alignment="additive", feeding=False),
+            Aligned(cell="tanh", layers=3, alignment="general", feeding=False),
+        ],
         "LowRank": [
             *(LowRank(rank=5, sharing=sharing) for sharing in ("none", "headwise", "key-value", "layerwise")),
             LowRank(rank=12, projection="mean"),
@@ -133,6 +138,8 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     "memory": {"Carry": [Carry()], "NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
     "residual": {
         "Bare": [Bare()],
+        "NormOnly": [NormOnly()],
+        "Plain": [Plain()],
         "PostNorm": [PostNorm()],
         "PreNorm": [PreNorm()],
         "Reversible": [Reversible(), Reversible(ends="concat"), Reversible(ends="sum")],
@@ -163,7 +170,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             AdaptiveSoftmax(cutoffs=(3,), division=4, tied_projections="all"),
             AdaptiveSoftmax(cutoffs=(4, 7), division=2, tied=False, tied_projections="none"),
         ],
-        "Classify": [Classify(classes=3), Classify(classes=2, pool="first")],
+        "Classify": [Classify(classes=3), Classify(classes=2, pool="first"), Classify(classes=2, pool="last")],
         "Tag": [Tag(classes=3), Tag(classes=3, places=2)],
     },
 }
@@ -185,6 +192,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, **TINY},
         {"vocab": VOCAB, "classes": 3, "pool": "first", "norm": "post", "position": "learned", **TINY},
         {"features": 4, "classes": 3, "position": "none", **TINY},
+        {"vocab": VOCAB, "fact": 3, "classes": 3, "pool": "last", **TINY},
     ],
     "decoder": [
         {"vocab": VOCAB, **TINY},
@@ -272,6 +280,13 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"features": 4, "classes": 3, "chunk": 4, "buckets": 4, "position": "none", "norm": "post", **TINY},
         {"vocab": VOCAB, "decoder_layers": 1, "chunk": 2, "buckets": 2, "ends": "sum", **TINY},
     ],
+    "seq2seq": [
+        {"vocab": VOCAB, **SMALL},
+        {"vocab": VOCAB, "alignment": "none", "source_vocab": 7, "bidirectional": False, **SMALL},
+        {"vocab": VOCAB, "alignment": "multiplicative", "cell": "gru", "tied": False, **SMALL},
+        {"vocab": VOCAB, "alignment": "dot", "feeding": False, **SMALL},
+        {"vocab": VOCAB, "feeding": False, "cell": "tanh", **SMALL},
+    ],
     "universal-transformer": [
         {"vocab": VOCAB, **ONCE},
         {"vocab": VOCAB, "transition": "conv", "step_signal": "learned", "offset": 7, "norm": "pre", "head_dim": 3, **ONCE},
@@ -282,6 +297,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "transition": "conv", "norm": "reversible", "position": "sinusoidal", **ONCE},
         {"vocab": VOCAB, "causal": False, "transition": "conv", "offset": 3, **ONCE},
         {"features": 4, "classes": 3, "position": "none", "act": "graves", "halt_bias": -0.5, **ONCE},
+        {"vocab": VOCAB, "fact": 3, "classes": 3, "pool": "last", "act": "graves", "halt_bias": -0.5, **ONCE},
         {"vocab": VOCAB, "decoder_steps": 2, "transition": "conv", "offset": 5, **ONCE},
         {"vocab": VOCAB, "decoder_steps": 2, "act": "graves", "halt_bias": -0.5, **ONCE},
     ],
@@ -352,11 +368,11 @@ class Subject:
         return self.model(source, x, targets=targets, source_mask=source_mask, mask=mask, state=state)
 
     def input(self, length: int) -> Tensor:
-        """Random tokens (batch, length), or vectors (batch, length, features)."""
+        """Random tokens (batch, length), or facts (batch, length, words), or vectors (batch, length, features)."""
         spec = self.model.spec
         if spec.features is not None:
             return torch.randn(self.batch, length, spec.features, dtype=next(self.model.parameters()).dtype)
-        return torch.randint(spec.vocab, (self.batch, length))
+        return torch.randint(spec.vocab, (self.batch, length, *(() if spec.fact is None else (spec.fact,))))
 
     def targets(self, length: int) -> Tensor:
         """Random targets of the shape that the head wants."""

@@ -23,11 +23,17 @@ from helpers import close, refused
 
 DECODER = next(s for s in CAUSAL if s.member == "decoder").spec
 ENCODER = next(s for s in SPECIMENS if s.member == "encoder").spec
+PAIR = next(s for s in SPECIMENS if s.member == "seq2seq").spec
 SWEPT = pytest.mark.parametrize(("slot", "part"), parts(), ids=lambda p: p if isinstance(p, str) else repr(p))
 
 
 def with_part(slot: str, part: Part) -> Spec:
-    """A decoder with the part in its slot, or an encoder where it heads one or cannot be causal, or moves what earlier tokens see."""
+    """A decoder with the part in its slot, with an encoder where it reads a source.
+
+    Or an encoder, where it heads one or cannot be causal, or moves what earlier tokens see.
+    """
+    if isinstance(part, Attention) and part.reads_source:
+        return PAIR.model_copy(update={slot: part})
     moves = isinstance(part, LSH) and part.reach == "chunk"
     ahead = isinstance(part, Attention) and part.ways == (Full,)
     for_encoders = (isinstance(part, Head) and not part.writes) or isinstance(part, LowRank) or moves or ahead
@@ -73,7 +79,7 @@ def test_full_equals_token_by_token_and_padded_rows_the_rows_alone(slot: str, pa
     whole = read(x)
     padded = read(x, mask=mask).hidden
     for row in range(read.batch):
-        close(padded[row, mask[row]], read(x[row : row + 1, mask[row]]).hidden[0])
+        close(padded[row, mask[row]], read.rows([row])(x[row : row + 1, mask[row]]).hidden[0])
     if read.model.spec.is_causal:
         state, hidden = read.model.initial_state(read.batch), []
         for t in range(6):

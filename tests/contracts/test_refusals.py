@@ -10,11 +10,12 @@ from formers import Spec
 from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Sizes
 from formers.depth import Adaptive, Shared
+from formers.feedforward import SeparableConv
 from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, PerHead
-from formers.position import Axial, Grid, NoPosition, PerLayer
+from formers.position import Axial, Coordinate, Grid, NoPosition, PerLayer
 from formers.residual import Reversible
 from formers.score import DynamicSpan, Relative, Score, Span
 from helpers import refused
@@ -49,6 +50,11 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PLAIN, position=Axial(shape=(15, 17))), "255, fewer than length=256: give shape=(16, 16)"),
     (but(PLAIN, position=Axial(dims=(6, 9))), "15 wide, and dim=16: give dims=(8, 8)"),
     (but(PLAIN, position=Axial(), dim=1, heads=1), "dim=1"),
+    (but(PLAIN, vocab=None, features=4, fact=3, pattern=Full(), head=Classify(classes=2)), "fact=3 is a number of words"),
+    (but(PLAIN, fact=3), "a LanguageModel head tells one token a position"),
+    (but(PLAIN, fact=3, head=AdaptiveSoftmax(cutoffs=(4,))), "fact=3"),
+    (but(PLAIN, fact=3, pattern=Full(), head=MaskedLM()), "a MaskedLM head"),
+    (but(PAIR, encoder=but(PAIR.encoder, fact=3)), "an encoder-decoder reads tokens"),
     (but(PAIR, encoder=but(PAIR.encoder, encoder=PAIR.encoder)), "two stacks"),
     (but(PAIR, encoder=but(PAIR.encoder, head=Classify(classes=2))), "NoHead"),
     (but(PAIR, head=Classify(classes=2)), "Classify"),
@@ -98,6 +104,10 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(TURNS, depth=Shared(layers=2)), "one shared block"),
     (but(TURNS, depth=Adaptive(layers=2)), "one shared block"),
     (but(LOW, attention=ByLayer(LowRank(rank=4), DotProduct())), "LowRank attention shares"),
+    (but(PLAIN, position=Coordinate(place="none", offset=3)), "offset=3 moves positions"),
+    (but(PLAIN, pattern=Full(), head=NoHead(), extra=2, feedforward=SeparableConv(hidden=8)), "extra=2 vectors stand beside nobody"),
+    (but(PAST, position=Coordinate()), "Coordinate positions were never trained"),
+    (but(PLAIN, residual=Reversible(), position=Coordinate()), "Coordinate"),
 ]
 ALLOWED = [
     PLAIN,
@@ -114,6 +124,8 @@ ALLOWED = [
     but(PLAIN, pattern=Full(), head=NoHead(), extra=2),
     but(PLAIN, pattern=Causal() & BigBird(block=2, global_blocks=1, random_blocks=0)),
     but(PLAIN, vocab=None, features=4, pattern=Full(), head=Classify(classes=2)),
+    but(PLAIN, fact=3, pattern=Full(), head=Classify(classes=2)),
+    but(PLAIN, fact=3, head=NoHead()),
     but(PAIR, encoder=but(PAIR.encoder, dim=8, vocab=7)),
     LOW,
     but(LOW, attention=LowRank(rank=8)),
@@ -136,6 +148,9 @@ ALLOWED = [
     but(HASHED, attention=LSH(chunk=32)),
     but(HASHED, depth=Shared(layers=2)),
     but(PAIR, encoder=but(PAIR.encoder, attention=LSH(chunk=8))),
+    but(PLAIN, position=Coordinate(step="learned", offset=3)),
+    but(PAST, position=Coordinate(place="none"), feedforward=SeparableConv(hidden=8)),
+    but(PLAIN, residual=Reversible(), feedforward=SeparableConv(hidden=8)),
 ]
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import formers
 from formers.data import Bytes
+from formers.data.words import learn_words
 from formers.inspect import (
     View,
     alignment_of,
@@ -392,3 +393,16 @@ def test_extra_vectors_are_labelled_and_are_no_tokens():
         assert by_words(views[title]).keys == ["⟨extra 1⟩", "⟨extra 2⟩", "ab", "c"]
         if options:
             assert views["cross-attention"].keys == ["a", "b", "␣", "c"], "the decoder reads tokens"
+
+
+def test_of_a_story_facts_look_at_facts() -> None:
+    model = formers.create("encoder", vocab=9, fact=5, classes=3, dim=16, heads=2, layers=2, length=8).eval()
+    model.tokenizer = learn_words(["mary moved to the garden\nwhere is mary\n"])
+    (view,) = views_of(model, "Mary moved to the garden. Where is Mary?")
+    assert view.queries == view.keys == ["1 mary moved to the garden", "2 where is mary"]
+    assert view.weights.shape == (2, 2, 2, 2)
+    close(view.weights.sum(dim=-1), torch.ones(2, 2, 2), 1e-5)
+    with refused("'john'"):
+        views_of(model, "Where is John?")
+    with refused("writes no target"):
+        views_of(model, "Where is Mary?", "garden")

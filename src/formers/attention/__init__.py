@@ -1,5 +1,6 @@
 """How keys are found and values mixed: the equation, its executors, and multi-head attention."""
 
+from formers.attention.aligned import Aligned
 from formers.attention.attend import EXECUTORS, attend, choose, explain
 from formers.attention.lowrank import LowRank
 from formers.attention.lsh import LSH, ByLayer
@@ -12,6 +13,7 @@ from formers.attention.window import Window
 __all__ = [
     "EXECUTORS",
     "LSH",
+    "Aligned",
     "Attention",
     "ByLayer",
     "DotProduct",

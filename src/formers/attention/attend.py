@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -76,6 +77,19 @@ def choose(request: Request, q: Tensor, k: Tensor, v: Tensor, how: str = "auto")
     if why is not None:
         raise FormersError(f"how={how!r} cannot do this because {why}: use how='auto'.")
     return Choice(how, {})
+
+
+@contextmanager
+def only(name: str) -> Iterator[None]:
+    """Within it "auto" is one executor: the explicit path, for example, where operations are counted."""
+    others = dict(EXECUTORS)
+    EXECUTORS.clear()
+    EXECUTORS[name] = others[name]
+    try:
+        yield
+    finally:
+        EXECUTORS.clear()
+        EXECUTORS.update(others)
 
 
 def attend(

@@ -32,7 +32,7 @@ from formers.attention.multihead import EVERYTHING, Attention, real
 from formers.attention.request import Request
 from formers.attention.shared import SharedHeads, unit
 from formers.core import Cache, FormersError, Range, Sizes, Stream, Watch
-from formers.core.random import fresh
+from formers.core.random import fresh, generator
 from formers.patterns import Pattern
 from formers.score.base import ScoreModule
 
@@ -95,6 +95,14 @@ class LSH(Attention):
 
     def met(self, sizes: Sizes) -> float:
         return float(1.0 - (1.0 - 1.0 / math.prod(self.factors(sizes.length))) ** (self.evaluation_rounds or self.rounds))
+
+    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
+        """Who meets whom where queries are drawn at random: those of nobody's text, hashed by the rotations of evaluation."""
+        q = torch.randn(1, sizes.heads, length, sizes.head_dim, generator=generator(self.seed, "links", layer))
+        factors, rounds = self.factors(sizes.length), self.evaluation_rounds or self.rounds
+        directions = fixed_rotations(sizes.heads, sizes.head_dim, rounds, sum(factors) // 2, self.seed, layer)
+        met = meetings(in_order(hashes(q, directions, factors)), self.rules(pattern.at(layer).is_causal))
+        return met[0].any(dim=0)
 
     def rules(self, causal: bool) -> Rules:
         """How far a query looks."""

@@ -45,13 +45,27 @@ class Attention(Slot):
         return (self,)
 
     @property
-    def carries(self) -> bool:
-        """Whether what it knows of the past is a state of fixed size, and not the keys and values of tokens."""
-        return False
+    def by_token(self) -> bool:
+        """Whether a row is computed token by token, by many operations each, so that a long one takes long even to look at."""
+        return any(kind.by_token for kind in self.kinds if kind is not self)
 
     @property
-    def loops(self) -> bool:
-        """Whether a row is many small operations, one token after the other, so that even to count them takes long."""
+    def ponders(self) -> int | None:
+        """The most steps of a token that decides by itself how many it takes; None where none does."""
+        return None
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether its sublayer reads stream.source itself, so that no cross-attention stands behind it."""
+        return False
+
+    def finals(self, sizes: Sizes) -> tuple[int, ...]:
+        """The widths of the final states that its sublayer adds to stream.final, where it has such: of an LSTM two."""
+        return ()
+
+    @property
+    def carries(self) -> bool:
+        """Whether what it knows of the past is a state of fixed size, and not the keys and values of tokens."""
         return False
 
     @property
@@ -83,6 +97,21 @@ class Attention(Slot):
     def condensed(self, sizes: Sizes, tokens: int) -> int | None:
         """The number of keys that are made of so many tokens; None where every token is a key of its own."""
         return None
+
+    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
+        """Where one operation of a layer carries information from token j to token i: (length, length) bool, rows i; by some head."""
+        return pattern.mask(length, sizes.heads, layer).any(dim=0)
+
+    def cross_links(self, length: int, source: int, ends: Sequence[int]) -> Tensor:
+        """Where one operation carries information from a source's token j to token i: (length, source) bool.
+
+        ends: the source's tokens that final states are of, from which a recurrent decoder begins. Cross-attention joins all.
+        """
+        return torch.ones(length, source, dtype=torch.bool)
+
+    def ends(self, length: int) -> tuple[int, ...]:
+        """The tokens of a row at which final states are left behind for a decoder to begin with."""
+        return ()
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         """The self-attention sublayer; its forward is forward(x, stream, past, step) -> (y, what it leaves behind)."""
@@ -247,7 +276,7 @@ class CrossAttention(_Heads):
             return self.mix(q, past, self.request(EVERYTHING, queries, past.positions, None, None), stream, step), past
         if stream.source is None:
             raise FormersError("there is no source to attend to, and no state that has read one: give source.")
-        source, valid = stream.source
+        source, valid = stream.source.hidden, stream.source.valid
         k, v = self.split_all(self.kv(source), 2)
         cache = Cache(k, v, Range(0, source.shape[1]))
         y = self.mix(q, cache, self.request(EVERYTHING, queries, cache.positions, valid, None), stream, step)

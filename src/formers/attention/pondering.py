@@ -17,15 +17,14 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
 from formers.attention.attend import Verdict
 from formers.attention.cells import Cell, States, Weights, advance
 from formers.attention.multihead import Attention
-from formers.attention.recurrent import recalled, run, widely
+from formers.attention.recurrent import neighbours, recalled, run, widely
 from formers.core import Carried, Sizes, Stream
-from formers.core.halting import Act, Halting, averaged, begin, mean_cost
+from formers.core.halting import Act, Halting, averaged, begin, concrete, looked_at, mean_cost
 from formers.patterns import Causal, Pattern
 from formers.score.base import ScoreModule
 
@@ -52,12 +51,11 @@ class Pondering(Attention):
         return True
 
     @property
-    def ponders(self) -> bool:
-        """Whether it decides how many steps to take."""
-        return self.act != "none"
+    def ponders(self) -> int | None:
+        return None if self.act == "none" else self.steps
 
     @property
-    def loops(self) -> bool:
+    def by_token(self) -> bool:
         return True
 
     @property
@@ -67,6 +65,13 @@ class Pondering(Attention):
     @property
     def ways(self) -> tuple[type[Pattern], ...]:
         return (Causal,)
+
+    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
+        """A step of the cell carries information to the next token; those that only ponder carry it nowhere."""
+        return neighbours(length)
+
+    def ends(self, length: int) -> tuple[int, ...]:
+        return (length - 1,)
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return PonderingLayer(sizes.dim, self) if self.act == "none" else HaltingLayer(sizes.dim, self, self.act)
@@ -134,8 +139,7 @@ class HaltingLayer(PonderingLayer):
     def rows(self, x: Tensor, states: States, stream: Stream, step: int) -> tuple[Tensor, States]:
         drive, real = self.drive(x), stream.valid
         everybody = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        looked_at = stream.watch is not None and stream.watch.only is None
-        whole = not self.skipping or self.training or torch.is_grad_enabled() or looked_at or not _concrete(x)
+        whole = not self.skipping or self.training or torch.is_grad_enabled() or looked_at(stream.watch) or not concrete(x)
         think = self.thought if whole else self.skipped
         found, spent, seen = [], [], []
         for t in range(x.shape[1]):
@@ -169,7 +173,7 @@ class HaltingLayer(PonderingLayer):
             seen.append(h.masked_fill(~spent.running, torch.nan))
             p, spent = spent.step(h, part.epsilon, last=n == part.steps - 1, act=self.act)
             means = tuple(averaged(m, s, p, self.act) for m, s in zip(means, states, strict=True))  # E46
-            if _concrete(drive) and not bool(spent.running.any()):
+            if concrete(drive) and not bool(spent.running.any()):
                 break
         return means, spent, seen
 
@@ -195,11 +199,6 @@ class HaltingLayer(PonderingLayer):
         """h (batch, steps) of a token, not a number for the steps that it did not take."""
         rest = x.new_full((len(x), self.part.steps - len(seen)), torch.nan)
         return torch.cat([torch.stack(seen, dim=1), rest], dim=1) if seen else rest
-
-
-def _concrete(x: Tensor) -> bool:
-    """Whether one can look into a tensor: not while a graph is compiled or costs are counted."""
-    return not torch.compiler.is_compiling() and not isinstance(x, FakeTensor)
 
 
 def _where(real: Tensor, new: States, old: States) -> States:

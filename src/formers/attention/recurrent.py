@@ -38,7 +38,7 @@ class Recurrent(Attention):
         return True
 
     @property
-    def loops(self) -> bool:
+    def by_token(self) -> bool:
         return self.cell != "lstm"  # which the CPU has one operation for
 
     @property
@@ -49,8 +49,25 @@ class Recurrent(Attention):
     def ways(self) -> tuple[type[Pattern], ...]:
         return (Full,) if self.direction == "both" else (Causal,)
 
+    def finals(self, sizes: Sizes) -> tuple[int, ...]:
+        return (sizes.dim,) * (2 if self.cell == "lstm" else 1)
+
+    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
+        """A step of a cell carries information to the next token, and to the one before where rows are read from both ends."""
+        return neighbours(length) if self.direction == "forward" else neighbours(length) | neighbours(length).T
+
+    def ends(self, length: int) -> tuple[int, ...]:
+        return (length - 1,) if self.direction == "forward" else (length - 1, 0)
+
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return RecurrentLayer(sizes.dim, self)
+
+
+def neighbours(length: int) -> Tensor:
+    """Whom one step of a recurrence joins, (length, length): each token with itself and with the one before it."""
+    here = torch.arange(length)
+    back = here[:, None] - here
+    return (back == 0) | (back == 1)
 
 
 class RecurrentLayer(nn.Module):

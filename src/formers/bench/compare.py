@@ -14,13 +14,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from formers.core import FormersError
 from formers.family import spec as member_spec
 from formers.family.members import member as find_member
+from formers.family.variants import Variant
 from formers.model import build
 
 MULTIPLE = 8
@@ -28,26 +29,6 @@ MULTIPLE = 8
 TOLERANCE = 0.02
 """How far from equal the numbers of parameters may be."""
 BYTES = 256
-
-
-class Variant(NamedTuple):
-    """A member with options of its own, as in character-transformer:auxiliary=false."""
-
-    name: str
-    member: str
-    options: dict[str, Any]
-
-    @property
-    def folder(self) -> str:
-        """What its run is called."""
-        return self.name.replace(":", "-").replace("=", "-").replace(",", "-").replace("/", "-")
-
-
-def variant(text: str, parse: Callable[[list[str]], dict[str, Any]]) -> Variant:
-    """The variant that a text names: MEMBER, or MEMBER:name=value,name=value; parse reads such options."""
-    name, _, options = text.partition(":")
-    find_member(name)
-    return Variant(text, name, parse([option for option in options.split(",") if option]))
 
 
 def fitted(member: str, options: dict[str, Any], parameters: int | None) -> tuple[dict[str, Any], int]:

@@ -180,6 +180,18 @@ def recurrent(
 
 
 @app.command()
+def pondering(
+    rounds: Rounds = 7,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """Evaluation with halted tokens skipped beside all steps for all; a training step of 6 shared steps beside one of 6 layers."""
+    from formers.bench.pondering import LIMITS, bench_pondering
+
+    _end(bench_pondering(rounds), LIMITS, check, json)
+
+
+@app.command()
 def lsh(
     rounds: Rounds = 5,
     check: Check = False,

@@ -39,8 +39,9 @@ def compare(
 ) -> None:
     """Train MEMBERs one after the other, each alone, for the same time and with as many parameters, and judge them alike."""
     from formers.bench.compare import compare as run
-    from formers.bench.compare import markdown, variant
+    from formers.bench.compare import markdown
     from formers.core import FormersError
+    from formers.family.variants import variant
 
     if (minutes is None) == (steps is None):
         raise FormersError("a comparison needs one budget for all: give --minutes or --steps.")

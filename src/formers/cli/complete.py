@@ -32,6 +32,11 @@ def complete_preset(ctx: typer.Context) -> list[str]:
     return list(dict.fromkeys(preset for member in chosen for preset in member.presets))
 
 
+def complete_ablation() -> list[str]:
+    """What can be taken away from a member."""
+    return names.ablations()
+
+
 def complete_pattern() -> list[str]:
     """The patterns that have a name."""
     return list(names.patterns())
@@ -50,8 +55,8 @@ def complete_member_set(ctx: typer.Context) -> list[str]:
 
 def complete_set(ctx: typer.Context) -> list[str]:
     """The options of the member in the line, and the settings of training and reading."""
-    options = dict.fromkeys([*complete_member_set(ctx), *(f"{setting}=" for setting in names.settings())])
-    return [option for option in options if option.removesuffix("=") not in ELSEWHERE]
+    settings = [f"{setting}=" for setting in names.settings() if setting not in ELSEWHERE]
+    return list(dict.fromkeys([*complete_member_set(ctx), *settings]))
 
 
 def complete_data(incomplete: str) -> list[str]:

@@ -24,13 +24,17 @@ class Known(NamedTuple):
 def members() -> dict[str, Known]:
     """The members, from the table in family/members.py and the signatures of the recipes that it names."""
     recipes = {n.name: n for file in _files("family") for n in _nodes(file) if isinstance(n, ast.FunctionDef)}
-    table = next(n for n in _nodes(SOURCES / "family" / "members.py") if isinstance(n, ast.AnnAssign) and _name(n.target) == "MEMBERS")
     found = {}
-    for key, value in _items(table.value):
+    for key, value in _items(_table("members.py", "MEMBERS")):
         recipe = recipes[_name(value.args[0])].args
         options = [argument.arg for argument in (*recipe.posonlyargs, *recipe.args, *recipe.kwonlyargs)]
         found[key] = Known([name for name, _ in _items(value.args[1])], options)
     return found
+
+
+def ablations() -> list[str]:
+    """What can be taken away from a member, from the table in family/ablations.py."""
+    return [key for key, _ in _items(_table("ablations.py", "ABLATIONS"))]
 
 
 def patterns() -> dict[str, list[str]]:
@@ -56,6 +60,11 @@ def settings() -> list[str]:
     places = {"Settings": SOURCES / "training" / "config.py", "Reading": SOURCES / "data" / "reading.py"}
     classes = [n for name, file in places.items() for n in _nodes(file) if isinstance(n, ast.ClassDef) and n.name == name]
     return [_name(field.target) for node in classes for field in _fields(node)]
+
+
+def _table(file: str, name: str) -> Any:
+    """The dict of a name in a file of the family."""
+    return next(n.value for n in _nodes(SOURCES / "family" / file) if isinstance(n, ast.AnnAssign) and _name(n.target) == name)
 
 
 def _files(folder: str) -> list[Path]:

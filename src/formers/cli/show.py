@@ -1,4 +1,4 @@
-"""`formers show`: attention, an alignment, a pattern, positions, learned spans, buckets or a member, in the terminal or as a picture."""
+"""`formers show`: attention, patterns, positions, learned spans, buckets, ponder times, members, ...: in the terminal or as a picture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from formers.cli import measure
 from formers.cli.buckets import buckets
 from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Out, Run, check_suffix, print_json, wrote
 from formers.cli.complete import complete_member, complete_pattern, complete_pattern_set
+from formers.cli.interaction import interaction
 from formers.cli.options import parse_set
+from formers.cli.ponder import ponder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
     from formers.inspect import View
 
 app = typer.Typer(
-    help="Draw attention, an alignment, a pattern, positions, spans, buckets, losses, context or a member.", no_args_is_help=True
+    help="Draw attention, an alignment, a pattern, positions, spans, buckets, ponder times, interaction, losses, context, a member.",
+    no_args_is_help=True,
 )
 app.command("buckets")(buckets)
+app.command("ponder")(ponder)
+app.command("interaction")(interaction)
 app.command("losses")(measure.losses)
 app.command("context")(measure.context)
 

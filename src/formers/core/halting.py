@@ -19,6 +19,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
+
+from formers.core.stream import Watch
 
 Act = Literal["graves", "t2t"]
 
@@ -82,3 +85,13 @@ def mean_cost(halting: Halting, real: Tensor | None) -> Tensor:
     if real is None:
         return halting.cost.mean()
     return halting.cost.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
+
+
+def concrete(x: Tensor) -> bool:
+    """Whether one can look into a tensor: not while a graph is compiled or costs are counted."""
+    return not torch.compiler.is_compiling() and not isinstance(x, FakeTensor)
+
+
+def looked_at(watch: Watch | None) -> bool:
+    """Whether somebody looks on who wants to see every step of every token."""
+    return watch is not None and watch.wants("halting")

@@ -27,3 +27,7 @@ class Sizes:
     """The law by which weights start."""
     causal: bool = False
     """Whether a token may depend on those before it alone: what mixes positions beside attention must keep to that, too."""
+    source: int | None = None
+    """The width of an encoder's output, where there is one to read."""
+    finals: tuple[tuple[int, ...], ...] = ()
+    """The widths of its final states, by recurrent layer of the encoder."""

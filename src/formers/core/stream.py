@@ -26,6 +26,8 @@ class Source(NamedTuple):
 
     hidden: Tensor
     valid: Tensor | None
+    final: tuple[tuple[Tensor, ...], ...] = ()
+    """By recurrent layer of the encoder, its states (batch, width) behind each row's last real token; of an LSTM two."""
 
 
 class Watch:
@@ -34,14 +36,18 @@ class Watch:
     A value comes as a function, so that what nobody wants costs nothing.
     """
 
-    def __init__(self, only: str | None = None) -> None:
+    def __init__(self, only: str | tuple[str, ...] | None = None) -> None:
         self.only = only
-        """Where it is given, only names that end in it are noted."""
+        """Where it is given, only names that end in it are noted, or in one of them."""
         self.notes: dict[str, dict[int, Any]] = {}
+
+    def wants(self, name: str) -> bool:
+        """Whether what is offered under a name is noted."""
+        return self.only is None or name.endswith(self.only)
 
     def note(self, name: str, step: int, value: Callable[[], Any]) -> None:
         """Keeps the value under (name, step)."""
-        if self.only is None or name.endswith(self.only):
+        if self.wants(name):
             self.notes.setdefault(name, {})[step] = value()
 
     def inside(self, name: str) -> Watch:
@@ -53,7 +59,7 @@ class _Inside(Watch):
     """Notes in another watch, under a longer name."""
 
     def __init__(self, outer: Watch, name: str) -> None:
-        super().__init__()
+        super().__init__(outer.only)
         self.outer, self.name = outer, name
 
     def note(self, name: str, step: int, value: Callable[[], Any]) -> None:
@@ -114,7 +120,11 @@ class Compaction:
 
     def undo(self, x: Tensor) -> Tensor:
         """Rows in their original order, zero where there was padding."""
-        return _gather(self.blank(x), self.inverse)
+        return self.back(self.blank(x))
+
+    def back(self, x: Tensor) -> Tensor:
+        """Rows in their original order, padding too."""
+        return _gather(x, self.inverse)
 
     def blank(self, x: Tensor) -> Tensor:
         """Compacted rows, zero behind their real tokens, whatever stood there."""

@@ -1,8 +1,9 @@
 """Data and their batches: files, folders and named sets as tokens; a training batch is a pure function of (seed, step)."""
 
-from formers.data.batches import Batch, Batches, Language, LastWord, Masked
+from formers.data.babi import open_stories, story
+from formers.data.batches import Batch, Batches, Graded, Language, LastWord, Masked, StepGraded
 from formers.data.bpe import BPE
-from formers.data.collate import Labelled, Pairs
+from formers.data.collate import Labelled, Pairs, Stories
 from formers.data.image import Pictures, open_pictures
 from formers.data.labelled import open_labelled
 from formers.data.lanes import Streams
@@ -21,6 +22,7 @@ __all__ = [
     "Batches",
     "Bytes",
     "Characters",
+    "Graded",
     "Labelled",
     "Language",
     "LastWord",
@@ -29,6 +31,8 @@ __all__ = [
     "Pictures",
     "Reading",
     "Rows",
+    "StepGraded",
+    "Stories",
     "Streams",
     "Text",
     "Tokenizer",
@@ -37,7 +41,9 @@ __all__ = [
     "open_labelled",
     "open_pairs",
     "open_pictures",
+    "open_stories",
     "open_text",
     "read_text",
+    "story",
     "token_stream",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -38,6 +38,24 @@ class Batches(Protocol):
 
     def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
         """Batches that cover a part of the data, each token or example judged once."""
+        ...
+
+
+@runtime_checkable
+class Graded(Protocol):
+    """Batches whose rows are known to be more or less hard."""
+
+    def difficulty(self, part: str) -> Tensor:
+        """How hard each row of a part is (rows,), in the order of `eval_batches`."""
+        ...
+
+
+@runtime_checkable
+class StepGraded(Protocol):
+    """Batches in which every step of a row has a difficulty of its own."""
+
+    def step_difficulty(self, part: str) -> Tensor:
+        """How hard each step of each row of a part is (rows, length)."""
         ...
 
 

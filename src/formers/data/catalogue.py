@@ -191,12 +191,16 @@ IMAGES: dict[str, Images] = {
     ),
 }
 STDLIB, NUMBERS, PAIRS = "stdlib", "numbers", "multi30k"
-NAMES = (*SETS, *IMAGES, PAIRS, NUMBERS, STDLIB)
+STORIES = ("babi", "babi-10k")
+NAMES = (*SETS, *IMAGES, PAIRS, *STORIES, NUMBERS, STDLIB)
 TASKS = ("copy", "reverse", "addition", "parity", "logic", "sort", "recall", "retrieval", "agreement", "duplication")
 """The exercises of data/tasks, which are drawn: `task:` before the name."""
 OFFERED = (*NAMES, *(f"task:{name}" for name in TASKS))
 """What a TAB offers as data."""
-TOKENS = {**dict.fromkeys(NAMES, "bytes"), PAIRS: "bpe", NUMBERS: "bpe", **dict.fromkeys(("ptb", "wikitext-2", "wikitext-103"), "words")}
+TOKENS = {
+    **dict.fromkeys(NAMES, "bytes"), PAIRS: "bpe", NUMBERS: "bpe",
+    **dict.fromkeys(("ptb", "wikitext-2", "wikitext-103", *STORIES), "words"),
+}  # fmt: skip
 
 
 def default_tokens(data: object, words: bool) -> str:

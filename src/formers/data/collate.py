@@ -1,4 +1,4 @@
-"""Batches of examples of different lengths, padded and masked: pairs and labelled texts."""
+"""Batches of examples of different lengths, padded and masked: pairs, labelled texts and stories."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from formers.core import IGNORED
 from formers.core.random import generator
+from formers.data.babi import Story, encode
 from formers.data.batches import ALL, Batch, named, pad, refuse_stride
 from formers.data.files import Parts
 from formers.data.numbers import Two
@@ -72,3 +74,35 @@ class Labelled(_Drawn):
         """Texts as one padded batch; targets (batch,)."""
         tokens, mask = pad([self.tokenizer.encode(text)[: self.length] for text, _ in examples])
         return {"tokens": tokens, "targets": torch.tensor([self.classes[label] for _, label in examples]), "mask": mask}
+
+
+class Stories(_Drawn):
+    """Stories of facts (batch, facts, words) and the classes of their answers, numbered as in `labels`.
+
+    Of a row with more than `length` facts the oldest are left out, and of a fact the words behind the first `fact`.
+    """
+
+    def __init__(self, parts: Mapping[str, Sequence[Story]], labels: Sequence[str], length: int, fact: int, tokenizer: Tokenizer) -> None:
+        self.parts, self.labels, self.longest, self.tokenizer = named(parts), tuple(labels), length, tokenizer
+        self.classes = {label: number for number, label in enumerate(labels)}
+        facts = dict.fromkeys(each for stories in self.parts.values() for row in stories for each in row.facts)
+        self.numbers = {each: number for number, each in enumerate(facts, start=1)}
+        self.table = encode(["", *facts], tokenizer, fact)
+        """The words (facts, words) of every fact there is; the first is no fact, which fills rows up."""
+
+    def batch(self, examples: Sequence[Story]) -> Batch:
+        """Stories as one padded batch; targets (batch,)."""
+        numbers, mask = pad([[self.numbers[each] for each in row.facts[-self.longest :]] for row in examples])
+        return {"tokens": self.table[numbers], "targets": torch.tensor([self.classes[row.answer] for row in examples]), "mask": mask}
+
+    def difficulties(self, part: str) -> list[int]:
+        """How many facts support the answer of each row of a part."""
+        return [row.supporting for row in self.parts[part]]
+
+    def difficulty(self, part: str) -> Tensor:
+        """The same (rows,), as exercises tell it."""
+        return torch.tensor(self.difficulties(part))
+
+    def tasks(self, part: str) -> list[int]:
+        """The task of each row of a part."""
+        return [row.task for row in self.parts[part]]

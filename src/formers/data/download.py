@@ -18,7 +18,6 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Literal
 
@@ -106,20 +105,20 @@ def _verified(path: Path, pin: str) -> Path:
 def _unpack(name: str, package: Package, archive: Path, origin: str) -> dict[str, Path]:
     """Every file of a package, from its archive into the cache."""
     found = {}
-    for member, pin in package.files.items():
-        algorithm, _, wanted = pin.partition(":")
-        place = cache_folder() / "sets" / name / PurePosixPath(member).name
-        try:
-            with _opened(archive, member, origin) as source, written(place) as file, Progress(f"unpacking {place.name}", 0) as progress:
+    try:
+        for member, source in _opened(archive, list(package.files), origin):
+            algorithm, _, wanted = package.files[member].partition(":")
+            place = cache_folder() / "sets" / name / PurePosixPath(member).name
+            with written(place) as file, Progress(f"unpacking {place.name}", 0) as progress:
                 summing = Summing(file, algorithm)
                 while chunk := source.read(CHUNK):
                     summing.write(chunk)
                     progress.advance(len(chunk))
                 _compare(f"{member} of {origin}", algorithm, summing.sum, wanted)
-        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile) as error:
-            raise FormersError(f"{origin} cannot be unpacked ({error}): take it from its source again.") from None
-        remember(place, algorithm, wanted)
-        found[place.name] = place
+            remember(place, algorithm, wanted)
+            found[place.name] = place
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise FormersError(f"{origin} cannot be unpacked ({error}): take it from its source again.") from None
     return found
 
 
@@ -130,33 +129,40 @@ def _compare(what: str, algorithm: str, found: str, wanted: str) -> None:
         )
 
 
-@contextmanager
-def _opened(archive: Path, member: str, origin: str) -> Iterator[IO[bytes] | gzip.GzipFile | lzma.LZMAFile]:
-    """A member of an archive, by its exact name; a gzip or xz file has one, and any other file is its own."""
+def _opened(archive: Path, members: list[str], origin: str) -> Iterator[tuple[str, IO[bytes] | gzip.GzipFile | lzma.LZMAFile]]:
+    """The members of an archive, by their exact names, each opened in turn; a gzip or xz file has one, and any other file is its own."""
     with archive.open("rb") as file:
         magic = file.read(6)
     if magic[:4] == b"PK\x03\x04":
         with zipfile.ZipFile(archive) as zipped:
-            if member not in zipped.namelist():
-                raise FormersError(f"{origin} has no {member}: take it from its source again.")
-            with zipped.open(member) as inside:
-                yield inside
+            _refuse_lacking(members, zipped.namelist(), origin)
+            for member in members:
+                with zipped.open(member) as inside:
+                    yield member, inside
     elif magic[:2] == b"\x1f\x8b" and archive.name.endswith(".tar.gz"):
         with tarfile.open(archive, "r:gz") as taped:
-            found = taped.extractfile(member) if member in taped.getnames() else None
-            if found is None:
-                raise FormersError(f"{origin} has no {member}: take it from its source again.")
-            with found:
-                yield found
+            there = [entry.name for entry in taped.getmembers() if entry.isfile()]
+            _refuse_lacking(members, there, origin)
+            for member in sorted(members, key=there.index):  # to go back on a tape is to unpack it from its beginning again
+                found = taped.extractfile(member)
+                assert found is not None
+                with found:
+                    yield member, found
     elif magic == b"\xfd7zXZ\x00":
         with lzma.open(archive) as pressed:
-            yield pressed
+            yield members[0], pressed
     elif magic[:2] == b"\x1f\x8b":
         with gzip.open(archive) as inside:
-            yield inside
+            yield members[0], inside
     else:
         with archive.open("rb") as plain:
-            yield plain
+            yield members[0], plain
+
+
+def _refuse_lacking(members: list[str], there: list[str], origin: str) -> None:
+    for member in members:
+        if member not in there:
+            raise FormersError(f"{origin} has no {member}: take it from its source again.")
 
 
 def _download(name: str, package: Package) -> dict[str, Path]:

@@ -21,7 +21,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from formers.core import Sizes, Stream
-from formers.core.halting import Act, Halting, averaged, begin, mean_cost
+from formers.core.halting import Act, Halting, averaged, begin, concrete, looked_at, mean_cost
 from formers.depth.base import Depth, DepthModule, Walk
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -48,6 +48,10 @@ class Adaptive(Depth):
     def shared(self) -> bool:
         return True
 
+    @property
+    def ponders(self) -> int:
+        return self.layers
+
     def build(self, block: Callable[[int], nn.Module], sizes: Sizes) -> DepthModule:
         return AdaptiveBlocks(block(0), sizes.dim, self)
 
@@ -70,7 +74,7 @@ class AdaptiveBlocks(DepthModule):
         real = stream.valid
         running = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real
         spent = begin(running, x.dtype)
-        run = self.interpolated if self.part.act == "t2t" else self.thought if self.whole(stream) else self.skipped
+        run = self.interpolated if self.part.act == "t2t" else self.thought if self.whole(x, stream) else self.skipped
         y, spent = run(x, stream, walk, spent)
         if self.part.ponder:
             cost = self.part.ponder * mean_cost(spent, real)
@@ -80,18 +84,17 @@ class AdaptiveBlocks(DepthModule):
             stream.watch.note("remainder", 0, lambda: spent.remainder)
         return y
 
-    def whole(self, stream: Stream) -> bool:
-        """Whether all tokens take all steps that anybody takes: where weights learn, somebody looks on, or a graph is compiled."""
-        looked_at = stream.watch is not None and stream.watch.only is None
-        return not self.skipping or self.training or torch.is_grad_enabled() or looked_at or torch.compiler.is_compiling()
+    def whole(self, x: Tensor, stream: Stream) -> bool:
+        """Whether all tokens take all steps that anybody takes: where weights learn, halting is looked at, or there are no numbers."""
+        return not self.skipping or self.training or torch.is_grad_enabled() or looked_at(stream.watch) or not concrete(x)
 
     def halting(self, state: Tensor) -> Tensor:
         """h (...) of states (..., dim)."""
         return torch.sigmoid(self.unit(state)).squeeze(-1)  # E40
 
     def over(self, spent: Halting, stream: Stream) -> bool:
-        """Whether nobody is running and nobody needs what further steps would leave behind."""
-        return not (torch.compiler.is_compiling() or stream.keep) and not bool(spent.running.any())
+        """Whether nobody is running, and nobody needs what further steps would leave behind, or looks on at all of them."""
+        return concrete(spent.running) and not stream.keep and not looked_at(stream.watch) and not bool(spent.running.any())
 
     def thought(self, state: Tensor, stream: Stream, walk: Walk, spent: Halting) -> tuple[Tensor, Halting]:
         """sum_t p^t s^t, every step computed for all tokens; those that have halted keep their state."""

@@ -60,6 +60,11 @@ class Depth(Slot):
         """Whether every step applies the same block."""
         return False
 
+    @property
+    def ponders(self) -> int | None:
+        """The most steps of a token that decides by itself how many it takes; None where all take the same."""
+        return None
+
     def build(self, block: Callable[[int], nn.Module], sizes: Sizes) -> DepthModule:
         """The module that holds the blocks, made by calling block(layer)."""
         raise TypeError(f"{type(self).__name__} builds no blocks: define build(block, sizes).")

@@ -17,6 +17,7 @@ from formers.family import (
     linformer,
     recurrent,
     reformer,
+    seq2seq,
     sparse_transformer,
     transformer,
     transformer_xl,
@@ -87,6 +88,7 @@ MEMBERS: dict[str, Member] = {
         reformer.TRAINING,
     ),
     "rnn": Member(recurrent.rnn, {"base": recurrent.MEDIUM, "large": recurrent.LARGE}, recurrent.TRAINING),
+    "seq2seq": Member(seq2seq.seq2seq, {}, seq2seq.TRAINING),
     "word-window": Member(word_window.word_window, {}, word_window.TRAINING),
     "act-rnn": Member(
         act_rnn.act_rnn,

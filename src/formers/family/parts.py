@@ -8,14 +8,16 @@ from formers.core import FormersError, Slot, nearest
 from formers.heads import AdaptiveSoftmax, Head, LanguageModel
 from formers.heads.adaptive import chosen_cutoffs
 from formers.position import Axial, Learned, NoPosition, PerLayer, Position, Sinusoidal
-from formers.residual import Bare, PostNorm, PreNorm, Residual, Reversible
+from formers.residual import Bare, NormOnly, Plain, PostNorm, PreNorm, Residual, Reversible
 
 P = TypeVar("P", bound=Slot)
 
 POSITIONS: dict[str, Position] = {
     "sinusoidal": Sinusoidal(), "learned": Learned(), "per-layer": PerLayer(), "axial": Axial(), "none": NoPosition(),
 }  # fmt: skip
-RESIDUALS: dict[str, Residual] = {"post": PostNorm(), "pre": PreNorm(), "bare": Bare(), "reversible": Reversible()}
+RESIDUALS: dict[str, Residual] = {
+    "post": PostNorm(), "pre": PreNorm(), "bare": Bare(), "plain": Plain(), "norm-only": NormOnly(), "reversible": Reversible(),
+}  # fmt: skip
 
 
 def position(word: str, offset: int = 0) -> Position:

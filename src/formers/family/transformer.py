@@ -67,6 +67,7 @@ def encoder(
     *,
     vocab: PositiveInt | None = None,
     features: PositiveInt | None = None,
+    fact: PositiveInt | None = None,
     classes: PositiveInt | None = None,
     pool: str = "mean",
     dim: PositiveInt = 128,
@@ -85,10 +86,10 @@ def encoder(
     tied: bool = True,
     embedding_scale: str = "input",
 ) -> Spec:
-    """The encoder alone: a masked language model, or with `classes` a classifier of whole sequences."""
+    """The encoder alone: a masked language model, or with `classes` a classifier of whole sequences, with `fact` of stories."""
     return Spec(
-        name="encoder", vocab=vocab, features=features, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
-        dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
+        name="encoder", vocab=vocab, features=features, fact=fact, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim,
+        length=length, dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
         position=positions(position, offset), pattern=Full(), residual=residual(norm), depth=Stacked(layers=layers),
         feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
         head=MaskedLM(tied=tied) if classes is None else Classify(classes=classes, pool=pool),

@@ -43,9 +43,7 @@ TRAINING: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("base", "adaptive", "t2t"), _T2T),
 }
 
-NEVER = {
-    "layers": "universal-transformer has one block, which is applied again and again: give steps, or decoder_steps, instead of layers."
-}
+NEVER = {"layers": "universal-transformer has one block, applied again and again: give steps, or decoder_steps, instead of layers."}
 
 HALTING = {"halt_epsilon": 0.01, "ponder": 0.01, "halt_bias": 1.0}
 """The options of halting, and what they are unless given."""
@@ -55,6 +53,7 @@ def universal_transformer(
     *,
     vocab: PositiveInt | None = None,
     features: PositiveInt | None = None,
+    fact: PositiveInt | None = None,
     classes: PositiveInt | None = None,
     pool: str = "mean",
     causal: bool | None = None,
@@ -84,7 +83,7 @@ def universal_transformer(
     tied: bool = True,
     embedding_scale: str = "input",
 ) -> Spec:
-    """One block in depth: a language model, an encoder (causal=False, or with `classes`), or with `decoder_steps` both.
+    """One block in depth: a language model, an encoder (causal=False or `classes`, with `fact` of stories), or with `decoder_steps` both.
 
     With `act` a position takes at most `steps`; `ponder` is the price of one. The step signal is sinusoidal unless given. With `offset`
     rows start at a random position in training, up to that one. With a `memory` every step sees what it made of the tokens before the
@@ -115,16 +114,17 @@ def universal_transformer(
     )  # fmt: skip
     if decoder_steps:
         encoder = Spec(
-            name="universal-transformer's encoder", features=features, pattern=Full(), depth=depth(steps), head=NoHead(), **common
-        )
+            name="universal-transformer's encoder", features=features, fact=fact, pattern=Full(), depth=depth(steps), head=NoHead(),
+            **common,
+        )  # fmt: skip
         head = LanguageModel(tied=tied, label_smoothing=label_smoothing)
         return Spec(
             name="universal-transformer", vocab=vocab, encoder=encoder, pattern=Causal(), depth=depth(decoder_steps), head=head, **common
         )
     words = LanguageModel(tied=tied, label_smoothing=label_smoothing) if causal else MaskedLM(tied=tied)
     return Spec(
-        name="universal-transformer", vocab=vocab, features=features, pattern=Causal() if causal else Full(), depth=depth(steps),
-        head=words if classes is None else Classify(classes=classes, pool=pool), **common,
+        name="universal-transformer", vocab=vocab, features=features, fact=fact, pattern=Causal() if causal else Full(),
+        depth=depth(steps), head=words if classes is None else Classify(classes=classes, pool=pool), **common,
     )  # fmt: skip
 
 

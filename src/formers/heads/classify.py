@@ -1,6 +1,6 @@
 """One class for the whole sequence.
 
-logits = W pool(h) + b         pool = mean over real tokens, or the first of them  E17
+logits = W pool(h) + b         pool = mean over real tokens, or the first or the last of them  E17
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Classify(Head):
     """A class per sequence; targets (batch,)."""
 
     classes: PositiveInt
-    pool: Literal["mean", "first"] = "mean"
+    pool: Literal["mean", "first", "last"] = "mean"
 
     @property
     def streams(self) -> bool:
@@ -38,10 +38,16 @@ class ClassHead(HeadModule):
 
     def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         if mask is None:
-            pooled = hidden.mean(dim=1) if self.pool == "mean" else hidden[:, 0]
+            pooled = hidden.mean(dim=1) if self.pool == "mean" else hidden[:, 0 if self.pool == "first" else -1]
         else:
-            real = mask if self.pool == "mean" else mask & (mask.cumsum(dim=1) == 1)
-            weight = real[..., None].to(hidden.dtype)
+            weight = self._chosen(mask)[..., None].to(hidden.dtype)
             pooled = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
         logits = self.out(pooled)  # E17
         return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, targets)}
+
+    def _chosen(self, mask: Tensor) -> Tensor:
+        """The tokens (batch, length) that are pooled: all real ones, or one of each row that has any."""
+        if self.pool == "mean":
+            return mask
+        count = mask.cumsum(dim=1)
+        return mask & (count == (1 if self.pool == "first" else count[:, -1:]))

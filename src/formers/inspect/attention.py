@@ -77,10 +77,10 @@ def save_map(view: View, path: str | Path, layer: int | None = None, head: int |
     families, missing = fonts_for([*view.queries, *view.keys])
     for axis, labels in ((axes.xaxis, view.keys), (axes.yaxis, view.queries)):
         places = _places(labels)
-        texts = [drawable(_short(labels[i]), missing) if len(labels) <= LABELS else str(i) for i in places]
+        texts = [drawable(short_label(labels[i]), missing) if len(labels) <= LABELS else str(i) for i in places]
         # What looks like a formula is a user's text; a token's label is never typeset as one.
         axis.set_ticks([i + 0.5 for i in places], texts, fontfamily=families, parse_math=False)
-    upright = len(view.keys) <= LABELS and max(len(_short(label)) for label in view.keys) > 1
+    upright = len(view.keys) <= LABELS and max(len(short_label(label)) for label in view.keys) > 1
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.set_xlabel(view.sides[1], fontsize=9, color=TEXT)
@@ -101,7 +101,7 @@ def draw_map(view: View, layer: int | None = None, head: int | None = None, colu
     """
     weights = view.chosen(layer, head)
     shown = str if has_unicode(encoding) else plain_label
-    queries, keys = ([sayable(_short(shown(label)), encoding) for label in side] for side in (view.queries, view.keys))
+    queries, keys = ([sayable(short_label(shown(label)), encoding) for label in side] for side in (view.queries, view.keys))
     down = 1 if len(queries) <= 200 else math.ceil(len(queries) / 100)
     rows = queries if down == 1 else [str(row) for row in range(0, len(queries), down)]
     left = max(cell_len(label) for label in rows) + 2
@@ -168,7 +168,7 @@ def _places(labels: list[str]) -> list[int]:
     return list(range(0, len(labels), every))
 
 
-def _short(label: str) -> str:
+def short_label(label: str) -> str:
     return label if len(label) <= LONG else label[: LONG - 1] + "…"
 
 

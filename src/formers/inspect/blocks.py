@@ -25,7 +25,7 @@ from formers.memory import NoMemory
 from formers.model import Spec
 from formers.patterns import Intersection, Union
 from formers.position import NoPosition
-from formers.residual import Bare, PostNorm, PreNorm, Residual, Reversible
+from formers.residual import Bare, NormOnly, Plain, PostNorm, PreNorm, Residual, Reversible
 from formers.score import NoScore
 
 WIDTH = 30
@@ -94,6 +94,8 @@ def _column(spec: Spec, side: str, last: str = "") -> list[str]:
 def _before(spec: Spec, side: str) -> list[str]:
     """From the input to the first block."""
     into, source = ("linear", "features") if spec.features is not None else ("embedding", "tokens")
+    if spec.fact is not None:
+        into, source = "sum of masked embeddings", f"facts of {spec.fact} words"
     position = _names(spec.position)
     added = [_under(f"+── {position}")] if position else []
     if spec.extra:
@@ -103,6 +105,8 @@ def _before(spec: Spec, side: str) -> list[str]:
 
 def _times(spec: Spec) -> str:
     """How often the block is applied, and what is unusual about it."""
+    if spec.depth.ponders is not None:
+        return f"{TIMES} at most {spec.depth.ponders}"
     times = f"{TIMES} {spec.depth.steps}"
     if isinstance(spec.depth, Stacked):
         return times
@@ -144,6 +148,15 @@ def _bare(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
     yield " " * STREAM + "│"
 
 
+def _plain(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
+    yield from _branch(_said(sublayer))
+
+
+def _norm_only(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
+    yield from _bare(sublayer, residual)
+    yield " LayerNorm"
+
+
 def _reversible(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
     """Of the pair that runs down, the first is given what the sublayer makes of the second."""
     *before, back = _branch(["second of two", "LayerNorm", *_said(sublayer)])
@@ -163,5 +176,7 @@ JOINS: dict[type[Residual], Callable[[Sublayer, Residual], Iterator[str]]] = {
     PreNorm: _pre_norm,
     PostNorm: _post_norm,
     Bare: _bare,
+    Plain: _plain,
+    NormOnly: _norm_only,
     Reversible: _reversible,
 }

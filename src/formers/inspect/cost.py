@@ -174,7 +174,9 @@ def example(spec: Spec, batch: int, length: int) -> tuple[dict[str, Any], Tensor
     """Inputs of a spec's model by the name of its arguments, and targets that fit them, None where there is no loss."""
 
     def read(reader: Spec) -> Tensor:
-        return torch.zeros(batch, length, dtype=torch.long) if reader.features is None else torch.zeros(batch, length, reader.features)
+        if reader.features is not None:
+            return torch.zeros(batch, length, reader.features)
+        return torch.zeros(batch, length, *(() if reader.fact is None else (reader.fact,)), dtype=torch.long)
 
     inputs = {"tokens": read(spec)} if spec.encoder is None else {"source": read(spec.encoder), "target": read(spec)}
     if isinstance(spec.head, NoHead):

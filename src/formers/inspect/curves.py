@@ -14,6 +14,8 @@ COLOURS = ("#23508e", "#c4572b", "#2e8b6d", "#8a4fa3", "#b8860b", "#3aa0c4", "#b
 ROWS = 16
 """How many lines a drawing is high."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+STROKES = ("solid", "dashed", "dotted")
+"""How lines are drawn, one after the other, where there are more of them than colours."""
 
 
 class Curve(NamedTuple):
@@ -36,14 +38,18 @@ class Panel(NamedTuple):
     """A height that is marked."""
     scale: Literal["logarithmic", "linear"] = "logarithmic"
     """How x runs."""
+    rise: Literal["logarithmic", "linear"] = "linear"
+    """How y runs."""
 
 
 def draw_curves(panel: Panel, columns: int = 80, encoding: str = "utf-8") -> str:
     """The curves as lines of at most `columns` characters: a letter each; where two meet the later one is seen."""
-    known = [value for curve in panel.curves for value in curve.y if math.isfinite(value)]
+    rise, fall = (math.log, math.exp) if panel.rise == "logarithmic" else (float, float)
+    known = [rise(value) for curve in panel.curves for value in curve.y if math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=1.0)
     spread = (high - low) or 1.0
-    marks = {0: f"{high:.3g}", ROWS - 1: f"{low:.3g}", (ROWS - 1) // 2: f"{high - spread * ((ROWS - 1) // 2) / (ROWS - 1):.3g}"}
+    heights = {0: high, ROWS - 1: low, (ROWS - 1) // 2: high - spread * ((ROWS - 1) // 2) / (ROWS - 1)}
+    marks = {row: f"{fall(height):.3g}" for row, height in heights.items()}
     left = max(map(len, marks.values())) + 2
     width = max(columns - left - 1, 16)
     first, last = min(c.x[0] for c in panel.curves), max(c.x[-1] for c in panel.curves)
@@ -53,7 +59,7 @@ def draw_curves(panel: Panel, columns: int = 80, encoding: str = "utf-8") -> str
             x = _between(first, last, column / (width - 1), panel.scale)
             y = _at(curve, x)
             if y is not None and math.isfinite(y):
-                grid[round((high - y) / spread * (ROWS - 1))][column] = letter
+                grid[round((high - rise(y)) / spread * (ROWS - 1))][column] = letter
     lines = [f" {panel.up}"]
     lines += [f"{marks.get(row, ''):>{left - 1}} │{''.join(cells).rstrip()}" for row, cells in enumerate(grid)]
     lines.append(" " * left + "└" + "─" * (width - 1))
@@ -68,22 +74,32 @@ def save_panels(panels: Sequence[Panel], path: str | Path, caption: str) -> Path
     """Writes panels side by side as a picture, .png or .svg, and returns its path."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    figure = new_figure(path, 5.4 * len(panels) + 1.0, 4.4)
+    most = max(len(panel.curves) for panel in panels)
+    crowded = most > len(COLOURS)  # then names stand below, where they hide no line
+    figure = new_figure(path, 5.4 * len(panels) + 1.0, 4.4 + (0.1 * most if crowded else 0.0))
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for curve, colour in zip(panel.curves, COLOURS * len(panel.curves), strict=False):
+        for i, curve in enumerate(panel.curves):
             mark: Any = "o" if len(curve.x) <= 16 else None
-            axes.plot(curve.x, curve.y, color=colour, linewidth=1.6, marker=mark, markersize=3, label=curve.name, zorder=2)
+            colour, stroke = COLOURS[i % len(COLOURS)], STROKES[i // len(COLOURS) % len(STROKES)]
+            axes.plot(
+                curve.x, curve.y, color=colour, linestyle=stroke, linewidth=1.6, marker=mark, markersize=3, label=curve.name, zorder=2
+            )
         if panel.level is not None:
             axes.axhline(panel.level, color="#888888", linestyle="dashed", linewidth=1.2, zorder=2)
         if panel.scale == "logarithmic":
             axes.set_xscale("log", base=2)
+        if panel.rise == "logarithmic":
+            axes.set_yscale("log", base=2)
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.7g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.7g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(color=FAINT, linewidth=1.0, zorder=0)
         tidy(axes)
         axes.set_xlabel(panel.across, fontsize=8, color=TEXT)
         axes.set_ylabel(panel.up, fontsize=8, color=TEXT)
-        for words in axes.legend(fontsize=8, frameon=False).get_texts():
+        where: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, -0.13), "ncols": 2} if crowded else {}
+        for words in axes.legend(fontsize=8, frameon=False, **where).get_texts():
             words.set_parse_math(False)  # the name of a folder is no formula
     write_caption(figure, caption)
     return save_figure(figure, path)

@@ -17,8 +17,8 @@ from formers.model.save import find, read_config
 
 LENGTHS = (128, 512, 2048, 8192, 32768)
 """The lengths that costs are given for unless others are asked for; the member's own stands among them."""
-SHORT = 8
-"""The longest row that is counted of a model that goes from token to token: counting takes as many operations."""
+SHORT = (2, 8)
+"""The same for a model that computes rows token by token."""
 LONGEST = 1 << 24
 """The largest length that is looked at."""
 
@@ -72,7 +72,7 @@ def explain_facts(what: Subject, lengths: Sequence[int] = (), batch: int = 1) ->
         "lengths": [_row_facts(row, costs) for row in rows],
         "even": _even(costs, rows),
         "beyond": beyond,
-        "notes": _notes(rows, main, what.spec.memory.limit),
+        "notes": [*_pondering(what.spec), *_notes(rows, main, what.spec.memory.limit)],
     }
 
 
@@ -80,10 +80,9 @@ def _rows(costs: Costs, lengths: Sequence[int]) -> tuple[list[Cost], str | None]
     """The costs at the lengths asked for, else at those the model can read, and then why it cannot read the first of the others."""
     if lengths:
         return [costs.at(length) for length in sorted(set(lengths))], None
-    if any(kind.loops for kind in costs.spec.attention.kinds):
-        own = min(max(costs.spec.length, 2), SHORT)
-        return [costs.at(length) for length in sorted({2, own})], "it reads token by token, and they cost in proportion to their length."
     rows: list[Cost] = []
+    if costs.spec.by_token:
+        return [costs.at(length) for length in SHORT], "rows are computed token by token, which takes long to look at; ask with --length."
     for length in sorted({*LENGTHS, min(max(costs.spec.length, 2), LONGEST)}):
         try:
             rows.append(costs.at(length))
@@ -186,6 +185,17 @@ def _grouped(layers: Layers) -> list[dict[str, Any]]:
 def _kind(note: str) -> str:
     """What kind of attention a note is about."""
     return note.removesuffix(" executors").replace("cross", "cross-attention")
+
+
+def _pondering(spec: Spec) -> list[str]:
+    """That tokens may take fewer steps than are priced."""
+    stacks = [("encoder ", spec.encoder.ponders), ("decoder ", spec.ponders)] if spec.encoder is not None else [("", spec.ponders)]
+    most = [(side, steps) for side, steps in stacks if steps is not None]
+    return [
+        f"A {side}token takes at most {steps} steps and may halt sooner: all costs are those of {steps}. "
+        "`formers show ponder RUN` measures how many it takes."
+        for side, steps in most
+    ]
 
 
 def _notes(rows: Sequence[Cost], main: Cost, memory: int | None) -> list[str]:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from formers.core import FormersError
 from formers.data import Tokenizer
+from formers.data.babi import story, told
 from formers.generation import generate, tokenizer_of
 from formers.inspect.tokens import CLOSE, OPEN, label_bytes, token_labels, visible
 from formers.model import Model, Seq2Seq, Spec, StackModel, evaluating
@@ -102,6 +103,10 @@ def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
     """
     tokenizer = tokenizer_of(model)
     device = next(model.parameters()).device
+    if model.spec.fact is not None and isinstance(model, StackModel) and target is None:  # a position is a sentence
+        tokens = story(text, tokenizer, model.spec.fact).to(device)
+        labels = [f"{number} {fact}" for number, fact in enumerate(told(text), start=1)]
+        return [_view(SELF, model.spec, labels, model.inspect(tokens).attention)]
     source = tokenizer.encode(text)
     if not source:
         raise FormersError("the text is empty, so that there is nothing to look at: give at least one token.")
@@ -136,14 +141,17 @@ def in_segments(spec: Spec, tokens: Tensor) -> tuple[Tensor, ...]:
     return torch.split(tokens, [*([over] if over else []), *[spec.length] * (length // spec.length)], dim=1)
 
 
-def _two_sided(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str | None) -> list[View]:
+def target_ids(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str | None = None) -> list[int]:
+    """What the decoder reads: `begin`, and a target, or what the model writes for its source (1, n), the likeliest token each time."""
     begin, end = tokenizer.special("begin"), tokenizer.special("end")
-    if target is None:
-        written = generate(model, source, max_new_tokens=2 * source.shape[1] + SPARE, temperature=0)[0].tolist()
-        ids = written[: written.index(end)] if end in written else written
-    else:
-        ids = tokenizer.encode(target)
-    ids = [begin, *ids]
+    if target is not None:
+        return [begin, *tokenizer.encode(target)]
+    written = generate(model, source, max_new_tokens=2 * source.shape[1] + SPARE, temperature=0)[0].tolist()
+    return [begin, *(written[: written.index(end)] if end in written else written)]
+
+
+def _two_sided(model: Seq2Seq, tokenizer: Tokenizer, source: Tensor, target: str | None) -> list[View]:
+    ids = target_ids(model, tokenizer, source, target)
     seen = model.inspect(source, torch.tensor([ids], device=source.device))
     read, wrote = token_labels(tokenizer, source[0].tolist()), token_labels(tokenizer, ids)
     assert model.spec.encoder is not None

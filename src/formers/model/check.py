@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from formers.attention import LSH, Attention, LowRank, Pondering, Recurrent, SharedQK
+from formers.attention import LSH, Aligned, Attention, LowRank, Pondering, Recurrent, SharedQK
 from formers.core import Comb, FormersError
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
@@ -45,6 +45,24 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: s.vocab is None and s.features is None,
         lambda s: "the model has no input: give vocab for tokens or features for vectors.",
+    ),
+    Refusal(
+        lambda s: s.fact is not None and s.vocab is None,
+        lambda s: f"fact={s.fact} is a number of words, and features={s.features} are none: give vocab, or leave fact out.",
+    ),
+    Refusal(
+        lambda s: s.fact is not None and (s.head.writes or isinstance(s.head, MaskedLM)),
+        lambda s: (
+            f"a {type(s.head).__name__} head tells one token a position, and with fact={s.fact} a position is a sentence of several: "
+            "use the Classify head (classes=...), or leave fact out."
+        ),
+    ),
+    Refusal(
+        lambda s: s.encoder is not None and s.encoder.fact is not None,
+        lambda s: (
+            f"fact={_facts(s)} is for models that classify stories, and an encoder-decoder reads tokens: "
+            "use a member with classes, or leave fact out."
+        ),
     ),
     Refusal(
         lambda s: isinstance(s.head, (LanguageModel, AdaptiveSoftmax)) and s.vocab is None,
@@ -235,6 +253,42 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: "LowRank attention shares its projections over all layers and cannot take turns with others: use it alone.",
     ),
     Refusal(
+        lambda s: _reads(s) and s.encoder is None,
+        lambda s: (
+            f"{_reader(s)} writes what it reads in a source, and there is no encoder to give one: "
+            "give the spec an encoder, or use Recurrent."
+        ),
+    ),
+    Refusal(
+        lambda s: _reads(s) and (s.depth.steps > 1 or len(s.attention.kinds) > 1 or isinstance(s.depth, Adaptive)),
+        lambda s: (
+            f"{_reader(s)} holds all layers of a decoder in one block, and {type(s.depth).__name__}(layers={s.depth.steps}) has others "
+            f"around it: use Stacked(layers=1) and {_reader(s)} alone, with as many layers of its own as you like."
+        ),
+    ),
+    Refusal(
+        lambda s: _reads(s) and s.encoder is not None and any(isinstance(side.residual, Reversible) for side in (s, s.encoder)),
+        lambda s: (
+            f"{_reader(s)} begins with the encoder's final states, which Reversible frees: use another residual in both stacks, as Bare."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.attention, Aligned) and s.attention.alignment == "none" and s.encoder is not None and not s.encoder.finals,
+        lambda s: (
+            "alignment=none knows a source by the encoder's final states alone, and this encoder has no recurrent layer: "
+            "give it Recurrent layers, or use another alignment."
+        ),
+    ),
+    Refusal(
+        lambda s: (
+            isinstance(s.attention, Aligned) and s.attention.alignment == "dot" and s.encoder is not None and s.encoder.width != s.dim
+        ),
+        lambda s: (
+            f"alignment=dot multiplies states of dim={s.dim} by encoder outputs of width {s.sizes.source}: "
+            "make them equal, or use alignment=general, which has a matrix between them."
+        ),
+    ),
+    Refusal(
         lambda s: _carries(s) and not isinstance(s.score, NoScore),
         lambda s: f"{type(s.score).__name__} is a term for pairs of tokens, and {_carrier(s)} compares none: give it NoScore.",
     ),
@@ -350,6 +404,16 @@ def _shared(spec: Spec) -> str:
     return next(type(kind).__name__ for kind in spec.attention.kinds if isinstance(kind, SHARED))
 
 
+def _reads(spec: Spec) -> bool:
+    """Whether the attention reads a source by itself."""
+    return any(kind.reads_source for kind in spec.attention.kinds)
+
+
+def _reader(spec: Spec) -> str:
+    """The name of the attention that does."""
+    return next(type(kind).__name__ for kind in spec.attention.kinds if kind.reads_source)
+
+
 def _carries(spec: Spec) -> bool:
     """Whether a layer has a state of fixed size instead of keys and values."""
     return any(kind.carries for kind in spec.attention.kinds)
@@ -368,6 +432,11 @@ def _ways(spec: Spec) -> tuple[type[Pattern], ...]:
 def _keeper(spec: Spec) -> str:
     """The name of the attention that keeps tokens."""
     return next(type(kind).__name__ for kind in spec.attention.kinds if not kind.carries)
+
+
+def _facts(spec: Spec) -> int | None:
+    """The words of a fact that a spec's encoder reads."""
+    return None if spec.encoder is None else spec.encoder.fact
 
 
 def _low(spec: Spec) -> LowRank:

@@ -2,6 +2,7 @@
 
 x_i = sqrt(d) E[token_i]       the scale stands here or at the logits, never at both  E18
 x_i = sqrt(d) P_c E_c[token_i]  a table for each cluster c of tokens, where the head has such (heads/adaptive.py)      E56
+x_i = sqrt(d) sum_k m_k * E[w_ik]  a position is a fact of words w_i1, w_i2, ...; m_k is learnt, a vector for each place k      E105
 x_i = W f_i + b                members with feature input
 """
 
@@ -32,7 +33,7 @@ class Lookup(nn.Module):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         assert spec.vocab is not None
-        self.vocab = spec.vocab
+        self.vocab, self.fact = spec.vocab, spec.fact
         self.scale = spec.dim**0.5 if spec.embedding_scale == "input" else 1.0
 
     def look_up(self, tokens: Tensor) -> Tensor:
@@ -40,11 +41,12 @@ class Lookup(nn.Module):
         raise TypeError(f"{type(self).__name__} embeds nothing: define look_up(tokens).")
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length, dim) of tokens (batch, length)."""
+        """(batch, length, dim) of tokens (batch, length), or of facts (batch, length, words)."""
         if not isinstance(tokens, Tensor):
-            raise FormersError(f"tokens are a {type(tokens).__name__}: give an int64 tensor of shape (batch, length).")
-        if tokens.dim() != 2 or tokens.dtype not in INTEGERS:
-            raise FormersError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give int64 of shape (batch, length).")
+            raise FormersError(f"tokens are a {type(tokens).__name__}: give an int64 tensor of shape {self._wanted()}.")
+        words = () if self.fact is None else (self.fact,)
+        if tokens.dim() != 2 + len(words) or tokens.shape[2:] != words or tokens.dtype not in INTEGERS:
+            raise FormersError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give int64 of shape {self._wanted()}.")
         tokens = tokens.long()
         try:
             x = self.look_up(tokens)
@@ -53,6 +55,10 @@ class Lookup(nn.Module):
             wrong = tokens[(tokens < 0) | (tokens >= vocab)][0].item()
             raise FormersError(f"token id {wrong} is out of range: with vocab={vocab} ids are 0 ... {vocab - 1}.") from None
         return x * self.scale if self.scale != 1.0 else x  # E18
+
+    def _wanted(self) -> str:
+        """The shape of tokens in words."""
+        return "(batch, length)" if self.fact is None else f"(batch, facts, {self.fact}), the words of each fact, 0 = no word"
 
 
 class Embedding(Lookup):
@@ -67,6 +73,22 @@ class Embedding(Lookup):
     def look_up(self, tokens: Tensor) -> Tensor:
         assert self.weight is not None
         return F.embedding(tokens, self.weight)
+
+
+class Facts(Embedding):
+    """The sum of the vectors of a fact's words, each times a learned mask for its place (Dehghani et al., 2018, section 3.1)."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        assert spec.fact is not None
+        assert self.weight is not None
+        with torch.no_grad():
+            self.weight *= spec.fact**-0.5  # so that a whole fact is spread as a token is
+        self.mask = nn.Parameter(torch.ones(spec.fact, spec.dim))
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        words = super().look_up(tokens).masked_fill((tokens == 0)[..., None], 0.0)  # whatever stands in the first row of the table
+        return (words * self.mask).sum(dim=2)  # E105
 
 
 class AdaptiveEmbedding(Lookup):
@@ -119,5 +141,7 @@ def embedding(spec: Spec) -> Lookup | Features:
     """The way into the stream that a spec asks for."""
     if spec.vocab is None:
         return Features(spec)
+    if spec.fact is not None:
+        return Facts(spec)
     shapes = spec.head.tables(spec.vocab, spec.dim)
     return AdaptiveEmbedding(spec, shapes) if shapes else Embedding(spec)

@@ -29,6 +29,10 @@ BY_TOKEN = " by token"
 BUCKETS = "buckets"
 """How the name of a note ends that holds the buckets of hashing, (batch, heads, rounds, length)."""
 
+HALTING, STEPS, REMAINDER = "halting", "ponder steps", "remainder"
+"""How the names of notes end that tell how long each token thinks: h (batch, length) of a step, or of all, (batch, length, steps), and not
+a number where a token has halted before it; N (batch, length); and R (batch, length). N and R of padding are 0."""
+
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
@@ -52,7 +56,8 @@ class Inspection:
     notes: dict[str, list[Any]] = field(default_factory=dict)
     """Whatever else the parts of a member tell, by name and step; what is told "by token" is in the order of the tokens, 0 at padding.
 
-    The buckets of LSH layers, (batch, heads, rounds, length), are so, too; those of padding are -1, which no token has.
+    The buckets of LSH layers, (batch, heads, rounds, length), are so, too; those of padding are -1, which no token has. So is how long
+    tokens think, "halting", "ponder steps" and "remainder".
     """
 
 
@@ -94,6 +99,9 @@ def inspect_pass(
         order = orders["source" if name.startswith("encoder ") else "target"]
         # 0 is a bucket, too: counted from 1 on the way, padding ends up below the first.
         seen[name] = [_behind(values.movedim(-1, 1) + 1, order).movedim(1, -1) - 1 for values in seen[name]]
+    for name in [name for name in seen if name.endswith((HALTING, STEPS, REMAINDER))]:
+        order = orders["source" if name.startswith("encoder ") else "target"]
+        seen[name] = [_behind(values, order, Compaction.back) for values in seen[name]]
     return Inspection(output, maps["attention"], maps["cross"], maps["encoder attention"], norms, seen)
 
 
@@ -108,9 +116,9 @@ def _in_order(weights: Tensor, queries: Compaction | None, keys: Compaction | No
     return _behind(weights.permute(0, 3, 1, 2), keys).permute(0, 2, 3, 1)
 
 
-def _behind(x: Tensor, order: Compaction | None) -> Tensor:
+def _behind(x: Tensor, order: Compaction | None, undo: Callable[[Compaction, Tensor], Tensor] = Compaction.undo) -> Tensor:
     """Compacted rows x (batch, length, ...) in the order of the given tokens, behind what stands before these: a past, extra vectors."""
     if order is None:
         return x
     before = x.shape[1] - order.order.shape[1]
-    return torch.cat([x[:, :before], order.undo(x[:, before:])], dim=1)
+    return torch.cat([x[:, :before], undo(order, x[:, before:])], dim=1)

@@ -209,6 +209,5 @@ class StackModel(Model):
         limit = self.spec.memory.limit
         past = 0 if state is None else state.bound if limit is None else min(state.bound, limit)
         keys = made or queries + past
-        steps = sum(not self.spec.attention.at(t).carries for t in range(self.spec.depth.steps))  # others have no weights to keep
-        weights = steps * self.spec.heads * batch * queries * keys
+        weights = self.spec.comparing * self.spec.heads * batch * queries * keys
         return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, watch=watch), weights, mask)

@@ -34,14 +34,16 @@ class Seq2Seq(Model):
         update: int | None = None,
         starts: dict[int, Tensor] | None = None,
     ) -> tuple[Source, dict[str, Tensor]]:
-        """The encoder's output over source (batch, n), real tokens first, and its named extra losses; `starts` are as in `Stream`.
+        """The encoder's output over source (batch, n), real tokens first, and its named extra losses.
 
         Extra vectors of the encoder are not in it: what they have gathered the tokens have read, and a source's places stay its tokens.
+        Final states are, where the decoder begins with them. `starts` are as in `Stream`.
         """
         read = self.embedding if self.source_embedding is None else self.source_embedding
         x, stream, _ = self.enter(read(source), source_mask, None, None if watch is None else watch.inside("encoder"))
-        hidden, _ = self.encoder(x, replace(stream, keep=False, update=update, starts={} if starts is None else starts))
-        return Source(hidden, stream.valid), stream.losses
+        final: list[tuple[Tensor, ...]] | None = [] if self.spec.attention.reads_source else None
+        hidden, _ = self.encoder(x, replace(stream, keep=False, update=update, starts={} if starts is None else starts, final=final))
+        return Source(hidden, stream.valid, tuple(final or ())), stream.losses
 
     def forward(
         self,
@@ -83,7 +85,8 @@ class Seq2Seq(Model):
         assert reader is not None
         seen = reader.extra + m
         keys = reader.attention.condensed(reader.sizes, seen) or seen
-        weights = batch * (reader.depth.steps * reader.heads * seen * keys + self.spec.depth.steps * self.spec.heads * n * (n + m))
+        own = self.spec.heads * n * (self.spec.comparing * n + self.spec.depth.steps * m)
+        weights = batch * (reader.comparing * reader.heads * seen * keys + own)
         return inspect_pass(
             self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, watch=watch), weights, mask, source_mask
         )

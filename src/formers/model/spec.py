@@ -31,6 +31,8 @@ class Spec(Part):
     """Number of token ids; an encoder without one reads through its decoder's embedding."""
     features: PositiveInt | None = None
     """Width of float inputs, instead of vocab."""
+    fact: PositiveInt | None = None
+    """Words of a fact, where a position is a sentence: tokens are then (batch, facts, words), and id 0 is no word."""
     dim: PositiveInt
     heads: PositiveInt
     head_dim: PositiveInt | None = None
@@ -68,7 +70,25 @@ class Spec(Part):
             length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
             spread=self.spread, gain=self.residual.gain(self.depth.steps), initialisation=self.initialisation,
             causal=self.pattern.is_causal,
+            source=None if self.encoder is None else self.encoder.width, finals=() if self.encoder is None else self.encoder.finals,
         )  # fmt: skip
+
+    @property
+    def finals(self) -> tuple[tuple[int, ...], ...]:
+        """The widths of the final states that each recurrent layer of the stack has for a decoder."""
+        sizes = self.sizes
+        found = (self.attention.at(layer).finals(sizes) for layer in range(self.depth.steps))
+        return tuple(widths for widths in found if widths)
+
+    @property
+    def by_token(self) -> bool:
+        """Whether a part computes a row token by token."""
+        return self.attention.by_token or (self.encoder is not None and self.encoder.attention.by_token)
+
+    @property
+    def comparing(self) -> int:
+        """The number of depth steps that compare tokens with one another: recurrent ones do not."""
+        return sum(not self.attention.at(step).carries for step in range(self.depth.steps))
 
     @property
     def width(self) -> int:
@@ -91,6 +111,12 @@ class Spec(Part):
     def draws(self) -> bool:
         """Whether a part draws something anew in each step of a training."""
         return self.attention.draws or (self.encoder is not None and self.encoder.draws)
+
+    @property
+    def ponders(self) -> int | None:
+        """The most steps of a token of this stack that decides by itself how many it takes (ACT); None where none does."""
+        each = (self.depth.ponders, *(kind.ponders for kind in self.attention.kinds))
+        return max((steps for steps in each if steps is not None), default=None)
 
     def deployed(self) -> Spec:
         """The spec of the same model without what only training needs."""

@@ -40,7 +40,7 @@ class Block(nn.Module):
         self.limit = spec.memory.limit
         self.attention = attention.build(sizes, spec.pattern, spec.score.build(sizes, common_score), common)
         self.join_attention = residual.build(spec.dim, spec.dropout)
-        if spec.encoder is not None:
+        if spec.encoder is not None and not attention.reads_source:
             self.cross = attention.build_cross(sizes, spec.encoder.width)
             self.join_cross = residual.build(spec.dim, spec.dropout)
         transition = spec.feedforward.build(sizes)

@@ -2,6 +2,11 @@
 
 x' = LN(x + Drop(F(x)))          post-norm (Vaswani et al., 2017)                  E11
 x' = x + Drop(F(LN(x)))          pre-norm, which needs a last LN before the head   E12
+
+and, to see what each of the two is for, one without the other:
+
+x' = x + Drop(F(x))              the residual connection alone                     E160
+x' = LN(Drop(F(x)))              the norm alone                                    E161
 """
 
 from __future__ import annotations
@@ -31,6 +36,26 @@ class PreNorm(Residual):
         return float((2 * steps) ** -0.5)
 
 
+class Plain(Residual):
+    """A residual connection without a norm (an ablation): x + Drop(F(x)); output projections start as those of PreNorm."""
+
+    def build(self, dim: int, dropout: float) -> Join:
+        return PlainJoin(dropout)
+
+    def gain(self, steps: int) -> float:
+        return PreNorm().gain(steps)
+
+
+class NormOnly(Residual):
+    """A norm without the residual connection (an ablation): LN(Drop(F(x))).
+
+    The norm stands behind the sublayer, so that a stack ends normalised, as one of PreNorm with its final norm and one of PostNorm do.
+    """
+
+    def build(self, dim: int, dropout: float) -> Join:
+        return NormOnlyJoin(dim, dropout)
+
+
 class PostNormJoin(DropJoin):
     """LN(x + Drop(y))."""
 
@@ -54,3 +79,21 @@ class PreNormJoin(DropJoin):
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         return x + self.dropped(y)  # E12
+
+
+class PlainJoin(DropJoin):
+    """x + Drop(y)."""
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + self.dropped(y)  # E160
+
+
+class NormOnlyJoin(DropJoin):
+    """LN(Drop(y))."""
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__(dropout)
+        self.norm = nn.LayerNorm(dim)
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.norm(self.dropped(y))  # E161

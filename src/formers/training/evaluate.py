@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from formers.generation import answer, tokenizer_of
 from formers.model import Model, Seq2Seq, evaluating
 from formers.training.distributed import World
 from formers.training.exact import ExactScore
+from formers.training.pondering import Pondered
 from formers.training.score import Figures, Score, score_of
 
 Stop = Callable[[], bool]
@@ -44,6 +46,7 @@ def evaluate(
     stop: Stop | None = None,
     share: tuple[int, int] = (0, 1),
     progress: Progress | None = None,
+    pondered: Pondered | None = None,
 ) -> Figures:
     """Mean loss per target over a part of the data, the figures that follow from it, and the protocol in words.
 
@@ -51,9 +54,11 @@ def evaluate(
     tokenizer: what says which text the targets stand for; without one, nothing is counted per byte or word.
     limit: how many batches are judged at most; first: how many tokens of a text, or rows of other data.
     stop: asked before each batch; True raises Stopped. share: (rank, world), of which each judges every world-th batch.
+    pondered: what is told how long the tokens of each batch think; one of its own unless given.
     """
     part = part or held_out(batches)
-    score = ExactScore(model) if isinstance(batches, Exercised) else score_of(model, batches, tokenizer)
+    score = ExactScore(model, batches.ending()) if isinstance(batches, Exercised) else score_of(model, batches, tokenizer, part)
+    pondered = pondered or Pondered(model.spec)
     rank, world = (0, 1) if batches.continues else share  # a state is carried from each batch to the next
     device = next(model.parameters()).device
     state, done, start = None, 0, time.perf_counter()
@@ -66,19 +71,25 @@ def evaluate(
             if mine:
                 here = {name: value.to(device) for name, value in batch.items()}
                 state = _carried(model, state, fresh, device) if batches.continues else None
-                out = model(**here) if state is None else model(**here, state=state)
+                further: dict[str, Any] = {} if state is None else {"state": state}
+                watch = pondered.watch()
+                out = model(**here, **further) if watch is None else model(**here, **further, watch=watch)
                 state = out.state if batches.continues else None
                 score.judge(targets, out)
+                if watch is not None:
+                    pondered.judge(batch, out, watch)
             score.read(batch, fresh, mine)
             done += _count(score, targets)
             if progress is not None:
                 progress(done, _least(score.whole(batches, part), first, limit and limit * done // (i + 1)))
     if world > 1 and torch.distributed.is_initialized():
-        score.sums = dict(zip(score.sums, World(rank, world).total(list(score.sums.values())), strict=True))
+        for judged in (score, pondered) if pondered.sums else (score,):
+            judged.sums = dict(zip(judged.sums, World(rank, world).total(list(judged.sums.values())), strict=True))
     if score.sums["targets"] == 0:
         raise FormersError(f"the part {part!r} of the data has nothing to predict: give more data.")
     speed = score.sums["targets"] / (time.perf_counter() - start)
-    return {**score.figures(), "tokens_per_second": speed, "protocol": score.protocol(batches, part, stride, size, first)}
+    figures = {**score.figures(), **pondered.figures()}
+    return {**figures, "tokens_per_second": speed, "protocol": score.protocol(batches, part, stride, size, first)}
 
 
 def judge(

@@ -35,7 +35,7 @@ JUDGEMENTS = 10
 """How often a run is judged that was not told."""
 COUNTS = ("tokens_per_second", "seconds", "best_loss")
 """Figures of a result that are no judgement."""
-SHOWN = ("bits_per_byte", "bits_per_dimension", "perplexity", "accuracy", "exact", "masked_accuracy")
+SHOWN = ("bits_per_byte", "bits_per_dimension", "perplexity", "accuracy", "exact", "masked_accuracy", "ponder_steps")
 """Figures that are told beside the loss on the way."""
 EXACT_MATCHES = 500
 """How many held-out pairs the model writes out at the end."""
@@ -67,7 +67,9 @@ def take_step(loop: Loop, log: Log, folder: Path | None = None) -> None:
     done, pieces = loop.advance()
     shown = done.loss if loop.smooth is None else loop.smooth
     beside = done.loss - done.terms.get("cross_entropy", done.loss)  # such as a penalty, which is no likelihood
-    log.step(loop.step, loop.progress, {"loss": shown, **live(loop.model, shown - beside), "tokens/s": loop.tokens / max(loop.busy, 1e-9)})
+    price = {"ponder": done.terms["ponder"]} if "ponder" in done.terms else {}
+    told = {"loss": shown, **live(loop.model, shown - beside), **price, "tokens/s": loop.tokens / max(loop.busy, 1e-9)}
+    log.step(loop.step, loop.progress, told)
     facts: dict[str, Any] = {
         "step": loop.step,
         "loss": done.loss,

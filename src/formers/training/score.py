@@ -18,7 +18,7 @@ from torch import Tensor
 
 from formers.attention import LSH
 from formers.core import IGNORED
-from formers.data import Batch, Batches, Bytes, LastWord, Rows, Tokenizer
+from formers.data import Batch, Batches, Bytes, LastWord, Rows, Stories, Tokenizer
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
 from formers.memory import Recurrence
 from formers.model import Model, Seq2Seq, Spec
@@ -29,6 +29,8 @@ from formers.score import Relative
 Figures = dict[str, float | int | str]
 FEW = 1024
 """For so many targets at a time logits are made that a head has left out."""
+PASSED = 0.95
+"""The share of right answers by which a task of bAbI is passed (Weston et al., 2015)."""
 
 SPACE = np.zeros(256, dtype=bool)
 SPACE[list(b" \t\n\r\v\f")] = True
@@ -210,6 +212,40 @@ class HitScore(Score):
         return {"accuracy": self.sums["right"] / self.sums["targets"]}
 
 
+class StoryScore(HitScore):
+    """Of answers about stories: also by task, and how many tasks are failed, which have more than 5 % of their answers wrong."""
+
+    rows = "questions"
+
+    def __init__(self, model: Model, batches: Stories, part: str) -> None:
+        super().__init__(model)
+        self.tasks, self.place = batches.tasks(part), 0
+        self.right = torch.zeros(0, dtype=torch.bool)
+        """Which rows of the last batch were answered rightly."""
+        self.known = sorted(set(self.tasks))
+        for task in self.known:
+            self.sums |= {f"right {task}": 0.0, f"rows {task}": 0.0}
+
+    def judge(self, targets: Tensor, out: Output) -> None:
+        super().judge(targets, out)
+        assert out.logits is not None
+        self.right = out.logits.argmax(dim=-1).cpu() == targets
+
+    def read(self, batch: Batch, fresh: Tensor | None, judged: bool) -> None:
+        """Counts on: rows come in the order of the part."""
+        here = self.tasks[self.place : self.place + len(batch["targets"])]
+        self.place += len(here)
+        if judged:
+            for task, right in zip(here, self.right.tolist(), strict=True):
+                self.sums[f"right {task}"] += right
+                self.sums[f"rows {task}"] += 1
+
+    def further(self) -> Figures:
+        shares = {task: self.sums[f"right {task}"] / self.sums[f"rows {task}"] for task in self.known if self.sums[f"rows {task}"]}
+        named = {f"accuracy_task_{task}": share for task, share in shares.items()} if len(shares) > 1 else {}
+        return {**super().further(), **named, "failed_tasks": sum(share < PASSED for share in shares.values())}
+
+
 class MaskedScore(HitScore):
     """Of a masked language model, over the hidden tokens."""
 
@@ -260,8 +296,8 @@ class LastWordScore(Score):
         }
 
 
-def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None) -> Score:
-    """The score that fits a model and its data."""
+def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None, part: str = "valid") -> Score:
+    """The score that fits a model and a part of its data."""
     head = model.spec.head
     if isinstance(model, Seq2Seq):
         return PairScore()
@@ -271,6 +307,8 @@ def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None) -> Sco
         return RowScore()
     if isinstance(head, MaskedLM):
         return MaskedScore(model, tokenizer)
+    if isinstance(batches, Stories):
+        return StoryScore(model, batches, part)
     if isinstance(head, Classify):
         return HitScore(model)
     return TextScore(tokenizer, model.spec) if head.writes else Score()

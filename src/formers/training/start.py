@@ -62,6 +62,7 @@ def train(
     overwrite: bool = False,
     quiet: bool = False,
     track: str = "auto",
+    member_sizes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Trained:
     """Trains a member on data, saves it in the run folder `out` as it goes, and judges it on held-out data.
@@ -69,15 +70,14 @@ def train(
     data: a file, a folder, a glob, two parallel files with a comma between them, or a name such as enwik8 or stdlib.
     from_run: another run whose weights and sizes this one begins with.
     track: where figures go beside metrics.jsonl: auto, none, or some of tensorboard,wandb,mlflow.
+    member_sizes: options of the member, for names that mean something else here: member_sizes={"steps": 8} of universal-transformer.
     Options are the member's sizes (layers=8), the settings of training (batch=32, learning_rate=3e-4) and of reading (tokens="bpe").
     A folder that holds a run is refused unless `overwrite` is True. A run that was stopped or killed goes on with `resume`.
     """
     if out is not None and not str(out).strip():
         raise FormersError("out is empty: give the folder to save the run in.")
     start, place = time.monotonic(), world()
-    sizes, rest, read = _sorted(member, options)
-    reading = Reading(**read).resolved()
-    chosen = settings(steps, minutes, {**_defaults(member, preset, sizes), **rest, "seed": seed})
+    sizes, chosen, reading = arranged(member, options, steps, minutes, preset, seed, member_sizes)
     if place.restarts and out is not None and holds_run(Path(out)) and read_facts(Path(out))["command"] == command():
         return resume(out, device=device, quiet=quiet)  # torchrun begins again with the command it was given
     if out is None and not place.alone:
@@ -94,9 +94,9 @@ def train(
         protocol = find_member(member).evaluation.get(preset or "", {})
         if from_run is not None and (Path(from_run) / RUN).exists():
             protocol = read_facts(Path(from_run)).get("protocol") or {}
-        task = _judged_as(task, protocol)
+        task = judged_as(task, protocol)
         torch.manual_seed(seed)
-        loop = Loop(_model(task, where), task, chosen, place)
+        loop = Loop(new_model(task, where), task, chosen, place)
         if from_run is not None:
             load_weights(loop.model, find(Path(from_run)), but="head." if isinstance(task.spec.head, Classify) else None)
         facts = {
@@ -134,7 +134,7 @@ def resume(
                 f"or begin a new run with --from {folder}."
             )
         torch.manual_seed(chosen.seed)
-        loop = Loop(_model(task, where), task, chosen, place)
+        loop = Loop(new_model(task, where), task, chosen, place)
         keep = restore(found, loop)
         if (steps is not None and loop.step > steps) or (minutes is not None and loop.seconds > 60 * minutes):
             done = f"step {loop.step:,}" if steps is not None else f"minute {loop.seconds / 60:.1f}"
@@ -145,6 +145,22 @@ def resume(
             put_aside(folder, loop.step)
             describe(folder, facts)
         return _go(loop, folder, facts, quiet, keep, start)
+
+
+def arranged(
+    member: str,
+    options: dict[str, Any],
+    steps: int | None = None,
+    minutes: float | None = None,
+    preset: str | None = None,
+    seed: int = 0,
+    member_sizes: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Any], Settings, Reading]:
+    """A member's sizes, the settings of its training and of its reading, from options that name any of them; an unknown one is refused."""
+    sizes, rest, read = _sorted(member, options)
+    sizes |= _own(member, member_sizes or {})
+    reading = Reading(**read).resolved()
+    return sizes, settings(steps, minutes, {**_defaults(member, preset, sizes), **rest, "seed": seed}), reading
 
 
 def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, keep: int | None, start: float) -> Trained:
@@ -226,7 +242,7 @@ def _in_turn(place: World, quiet: bool, make: Callable[[], Task]) -> Task:
     return task
 
 
-def _model(task: Task, where: torch.device) -> Model:
+def new_model(task: Task, where: torch.device) -> Model:
     """The model of a task, fresh, on its device, in training mode."""
     model = build(task.spec).to(where).train()
     model.tokenizer, model.labels = task.tokenizer, task.labels
@@ -239,10 +255,10 @@ def _again(facts: dict[str, Any], found: Path) -> Task:
     tokenizer = load_tokenizer(config, found)
     assert tokenizer is not None
     task = task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading(**facts["reading"]), config["labels"])
-    return _judged_as(task, facts.get("protocol") or {})
+    return judged_as(task, facts.get("protocol") or {})
 
 
-def _judged_as(task: Task, protocol: Mapping[str, Any]) -> Task:
+def judged_as(task: Task, protocol: Mapping[str, Any]) -> Task:
     """The task with the protocol that its texts are judged by, nothing in it left open."""
     return task._replace(protocol=Protocol(**protocol).settled(task.spec)) if is_text(task.spec, task.batches) else task
 
@@ -279,6 +295,17 @@ def _sorted(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[
         if name not in (*sizes, *rest, *reading):
             raise FormersError(f"{member} has no option {name!r}, nor has its training: {nearest(name, [*sizes, *rest, *reading])}")
     return tuple({n: v for n, v in options.items() if n in names} for names in (sizes, rest, reading))  # type: ignore[return-value]
+
+
+def _own(member: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that are of the member, whatever else their names may mean."""
+    if not isinstance(given, Mapping):
+        raise FormersError(f"member_sizes={given!r} is no table of options: give names and values, as in {{'steps': 8}}.")
+    known = find_member(member).options
+    for name in given:
+        if name not in known:
+            raise FormersError(f"{member} has no option {name!r}: {nearest(str(name), known)}")
+    return dict(given)
 
 
 def _defaults(member: str, preset: str | None, sizes: Mapping[str, Any]) -> dict[str, Any]:

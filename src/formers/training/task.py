@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from formers.core import FormersError
+from formers.data.babi import StoryData, has_stories, open_stories
 from formers.data.batches import Batches, Language, LastWord, Masked
 from formers.data.catalogue import IMAGES, default_tokens
 from formers.data.collate import Labelled, Pairs
@@ -35,6 +36,7 @@ from formers.memory import NoMemory
 from formers.model import Spec, check
 from formers.training.exercise import drawn, exercise_spec
 from formers.training.protocol import Protocol
+from formers.training.stories import prepare_stories, refuse_reader, story_batches
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,8 @@ def prepare(
     options = dict(options or {})
     if is_exercise(data):
         return _exercise(exercise_spec(member, data, preset, options), data, reading)
+    if has_stories(data):
+        return _task(*prepare_stories(member, data, preset, options, reading))
     if has_pictures(data):
         options = _fitted(member, str(data), preset, options)
     unknown = WORDS if options.get("cutoffs") else 256
@@ -82,6 +86,7 @@ def prepare(
         probe, specials = member_spec(member, preset=preset, **{"vocab": 256, **options, "classes": 2}), ()
         options["classes"] = None
     opened = _open(probe, data, reading)
+    assert not isinstance(opened, StoryData)
     tokenizer = Bytes(specials=specials) if isinstance(opened, Pictures) else find_tokenizer(kind, opened, specials, vocab)
     if vocab is not None and kind not in ("bpe", "words"):  # of a small text these may have fewer ids than were asked for
         _refuse_small(vocab, tokenizer.vocab)
@@ -116,8 +121,15 @@ def _exercise(spec: Spec, data: str | Path, reading: Reading, tokenizer: Tokeniz
     return Task(spec, made.tokenizer, made.batches, made.about, None, made.fingerprint, made.labels, made.source)
 
 
-def _open(spec: Spec, data: str | Path, reading: Reading, labels: Sequence[str] | None = None) -> TextData | Examples | Pictures:
+def _open(
+    spec: Spec, data: str | Path, reading: Reading, labels: Sequence[str] | None = None
+) -> TextData | Examples | Pictures | StoryData:
     """The data of the kind that a spec learns from."""
+    if has_stories(data):
+        refuse_reader(str(data), spec.name, spec.fact is not None)
+        return open_stories(data, reading, labels)
+    if spec.fact is not None:
+        raise FormersError(f"{data} has no facts, and with fact={spec.fact} {spec.name} reads nothing else: give stories, such as babi:1.")
     if has_pictures(data) and spec.encoder is None and spec.head.writes:
         _refuse_reading(str(data), reading)
         return open_pictures(data)
@@ -160,7 +172,7 @@ def _specials(spec: Spec) -> tuple[str, ...]:
     raise FormersError(f"{spec.name} with the {type(spec.head).__name__} head cannot be trained from data: call the model yourself.")
 
 
-def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples | Pictures) -> Task:
+def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples | Pictures | StoryData) -> Task:
     """The task of a spec, its tokenizer and its data."""
     text = None
     batches: Batches
@@ -176,13 +188,15 @@ def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples | Pictures
         if spec.length != data.cells:
             raise FormersError(f"length={spec.length} does not fit {data.source}, whose images have {data.cells} bytes: give that length.")
         batches = Rows(data.parts, data.cells, tokenizer)
+    elif isinstance(data, StoryData):
+        batches = story_batches(spec, tokenizer, data)
     elif data.labels is not None:
         _say_cuts(spec, tokenizer, data)
         batches = Labelled(data.parts, data.labels, spec.length, tokenizer)
     else:
         _refuse_long(spec, tokenizer, data)
         batches = Pairs(Parts({part: Encoded(pairs, tokenizer) for part, pairs in data.parts.items()}, data.parts.name), tokenizer)
-    labels = data.labels if isinstance(data, Examples) else None
+    labels = data.labels if isinstance(data, Examples | StoryData) else None
     return Task(spec, tokenizer, batches, data.about, text, data.fingerprint, labels, data.source)
 
 

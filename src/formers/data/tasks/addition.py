@@ -112,8 +112,8 @@ class AdditionVectors(Vectors):
             value = torch.where(on[..., i], 10 * value + written[..., i], value)
         targets = as_written(value.cumsum(dim=1), self.places)
         targets[:, 0], targets[~mask] = IGNORED, IGNORED
-        x = torch.nn.functional.one_hot(written, 10) * on[..., None]
-        return Steps(x.flatten(2).float(), targets, mask, used * mask)
+        x = torch.zeros(rows, length, self.digits, 10).scatter_(3, written[..., None], on[..., None].float())
+        return Steps(x.flatten(2), targets, mask, used * mask)
 
 
 def as_written(numbers: Tensor, places: int) -> Tensor:

@@ -41,6 +41,10 @@ class Exercised:
     exercise: Exercise
     continues = False
 
+    def ending(self) -> int | None:
+        """The id that ends an answer, where one does."""
+        return None
+
     def difficulty(self, part: str) -> Tensor:
         """How hard each row of a part is, in their order (rows,): digits, bits, ..."""
         return torch.tensor(self.exercise.difficulties(part))
@@ -51,6 +55,9 @@ class _Text(Exercised):
 
     exercise: Strings
     tokenizer: Tokenizer
+
+    def ending(self) -> int | None:
+        return self.tokenizer.special("end") if "end" in self.tokenizer.specials else None
 
     def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
         """Rows drawn anew."""
@@ -68,8 +75,9 @@ class _Text(Exercised):
         raise TypeError(f"{type(self).__name__} cannot pad: define rows(twos, part).")
 
     def shown(self) -> Two:
-        """What a model that writes is given to show what it has learnt, and what it should write."""
-        return Held(self.exercise, "valid")[0]
+        """What a model that writes is given to show what it has learnt, of the hardest rows that are held out, and what it should write."""
+        held = Held(self.exercise, "valid")
+        return held[min(len(self.exercise.span("valid")), len(held)) - 1]
 
     def _refused(self, part: str) -> str:
         self.parts[part]  # type: ignore[attr-defined]  # which says what there is

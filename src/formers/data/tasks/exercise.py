@@ -30,8 +30,11 @@ FEW = 1000
 """So many different rows of a difficulty can be parted."""
 BOUNDS = {"valid": (0.0, 0.05), "test": (0.05, 0.1), "train": (0.1, 1.0)}
 """The hashes, in [0, 1), of the rows of a part."""
-TRIED = 4000
-"""About so many rows are drawn at a time where few of them are wanted."""
+TRIES = 40
+"""How many rows are drawn for each that is wanted, where few of them belong to the part."""
+AT_ONCE = 64
+"""For so many rows at a time, so that little memory is needed."""
+PRIME = (1 << 24) - 3
 EQUALS = "="
 """What stands between a source and its answer, where one row holds both."""
 
@@ -219,13 +222,13 @@ class Vectors(Exercise):
         parted = torch.tensor([self.parted(size) for size in sizes.tolist()])
         wrong = (parted & ~self._belong(found, part)).nonzero().view(-1)
         while len(wrong):
-            tries = 1 if part == "train" else max(1, TRIED // len(wrong))  # most rows are training's
-            again = self.sample(random, sizes[wrong].repeat_interleave(tries), length)
+            now, tries = wrong[:AT_ONCE], 1 if part == "train" else TRIES
+            again = self.sample(random, sizes[now].repeat_interleave(tries), length)
             right, first = self._belong(again, part).view(-1, tries).max(dim=1)  # of each the first that belongs
-            chosen = (torch.arange(len(wrong)) * tries + first)[right]
+            chosen = (torch.arange(len(now)) * tries + first)[right]
             for whole, new in zip(found, again.some(chosen), strict=True):
-                whole[wrong[right]] = new
-            wrong = wrong[~right]
+                whole[now[right]] = new
+            wrong = torch.cat([now[~right], wrong[AT_ONCE:]])
         return found
 
     def _belong(self, steps: Steps, part: str) -> Tensor:
@@ -235,15 +238,16 @@ class Vectors(Exercise):
         return (share >= low) & (share < high)
 
     def _hash(self, tokens: Tensor) -> Tensor:
-        """A number in [0, 1) for each row (rows,) that looks random: integers alone, so that it is the same on every machine."""
+        """A number in [0, 1) for each row (rows,) that looks random: a sum of integers, exact and so the same on every machine."""
         weights = _weights(self.seed, self.steps(self.hardest), self.features)[: tokens.shape[1]]
-        total = ((tokens.double() * 4096).round().long() * weights).sum(dim=(1, 2))
-        return (total >> 32 & 0xFFFFFF).double() / 2**24
+        whole = tokens.double().mul_(4096).round_()
+        return whole.flatten(1).mv(weights.flatten()).remainder(PRIME) / PRIME
 
 
 @cache
 def _weights(seed: int, length: int, features: int) -> Tensor:
-    return torch.randint(-(2**62), 2**62, (length, features), generator=generator(seed, "parts"))
+    """Integers so small that sums of their products with numbers up to 8 fit a double."""
+    return torch.randint(PRIME, (length, features), generator=generator(seed, "parts")).double()
 
 
 def _range(sizes: Sequence[int]) -> str:

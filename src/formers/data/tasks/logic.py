@@ -109,6 +109,7 @@ class LogicVectors(Vectors):
         for step in range(length):
             answer = now[:, step].gather(1, (2 * bits[:, step, 1] + answer)[:, None])[:, 0]
             targets[:, step] = answer
-        chunks = torch.nn.functional.one_hot(kinds, 10) * (torch.arange(self.gates) < used[..., None])[..., None]
-        x = torch.cat([bits, chunks.flatten(2)], dim=2) * mask[..., None]
-        return Steps(x.float(), targets.masked_fill(~mask, IGNORED), mask, used * mask)
+        on = (torch.arange(self.gates) < used[..., None]) & mask[..., None]
+        chunks = torch.zeros(rows, length, self.gates, 10).scatter_(3, kinds[..., None], on[..., None].float())
+        x = torch.cat([bits * mask[..., None], chunks.flatten(2)], dim=2)
+        return Steps(x, targets.masked_fill(~mask, IGNORED), mask, used * mask)

@@ -77,8 +77,9 @@ def open_vectors(data: str | Path) -> Vectors:
 def written(exercise: Exercise) -> str:
     """What opens an exercise again: its name and what differs from its defaults."""
     plain = {name: field.default for name, field in type(exercise).model_fields.items()}
-    chosen = [f"{name}={value}" for name, value in exercise if value != plain[name]]
-    return ",".join([PREFIX + exercise.name, *chosen])
+    chosen = {name: value for name, value in exercise if value != plain[name]}
+    ordered = sorted(chosen, key=lambda name: name in Exercise.model_fields)  # what all have stands last
+    return ",".join([PREFIX + exercise.name, *(f"{name}={chosen[name]}" for name in ordered)])
 
 
 def mark(exercise: Exercise) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from formers.core import FormersError
+from formers.data.babi_files import whole_package
 from formers.data.cache import cache_folder
-from formers.data.catalogue import IMAGES, MULTI30K_FILES, NAMES, PAIRS, SETS, Package
+from formers.data.catalogue import IMAGES, MULTI30K_FILES, NAMES, PAIRS, SETS, STORIES, Package
 from formers.data.download import lying, whereabouts
 
 WORDS = {"given": "in FORMERS_DATA", "cached": "in the cache", "download": "to be downloaded"}
@@ -37,6 +38,8 @@ def cache_facts() -> dict[str, Any]:
 def _place(name: str) -> str:
     """Where a set comes from, in words; one that no file is needed for is made when it is asked for."""
     packages: tuple[Package, ...] = tuple(MULTI30K_FILES.values()) if name == PAIRS else ()
+    if name in STORIES:
+        packages = (whole_package(name),)
     if name in SETS or name in IMAGES:
         packages = SETS[name].packages if name in SETS else IMAGES[name].packages
     try:

@@ -1,0 +1,262 @@
+"""bAbI (Weston et al., 2015): short stories, and questions that some of their facts answer.
+
+1 Mary moved to the bathroom.
+2 John went to the hallway.
+3 Where is Mary?<tab>bathroom<tab>1
+
+The number 1 begins a story; the last column names the lines that support the answer. A question is a row: the facts told before it, in
+their order, and last the question itself, so that a row reads as the story does; questions asked before are no facts. Words are in lower
+case and without punctuation. An answer is a class, as it is written: `milk,football` is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from formers.core import FormersError
+from formers.data.babi_files import PARTS, TASKS, package
+from formers.data.catalogue import STORIES
+from formers.data.download import fetch
+from formers.data.files import Parts, Stretch, resolved, whole
+from formers.data.reading import Reading
+from formers.data.records import lines
+from formers.data.text import fingerprint
+from formers.data.tokenize import Tokenizer
+from formers.data.words import Words
+
+CALLED = re.compile(r"qa(\d+)(?:_.*)?_(train|valid|test)\.txt(?:\.gz)?")
+"""How a file of stories is called: its task and its part."""
+HELD_OUT = 10
+"""Of so many stories the last one is held out, where no file is."""
+SENTENCE_END = re.compile(r"(?<=[.?!])\s+|\n")
+WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
+
+
+class Story(NamedTuple):
+    """A question about a story."""
+
+    facts: tuple[str, ...]
+    """The facts told before it, and last the question, each as words with spaces between."""
+    answer: str
+    supporting: int
+    """How many facts support the answer."""
+    task: int
+    """1 ... 20, or 0 of a file that does not say."""
+
+
+class StoryData(NamedTuple):
+    """Questions about stories by part, and what is to be said of them."""
+
+    parts: Parts[Sequence[Story]]
+    about: str
+    fingerprint: str
+    source: str
+    labels: tuple[str, ...]
+    """The answers, in the order of their classes."""
+
+    def facts(self, *parts: str) -> list[str]:
+        """The different facts and questions of some parts."""
+        return list(dict.fromkeys(fact for part in parts for story in self.parts[part] for fact in story.facts))
+
+    @property
+    def longest(self) -> int:
+        """The most facts of a row, the question counted."""
+        return max(len(story.facts) for part in self.parts.values() for story in part)
+
+    @property
+    def widest(self) -> int:
+        """The most words of a fact."""
+        return max(len(fact.split()) for fact in self.facts(*self.parts))
+
+
+def has_stories(data: str | Path) -> bool:
+    """Whether `data` names bAbI or some of its tasks, or a file or folder that is called as its files are."""
+    name, place = str(data).partition(":")[0], _place(str(data))[0]
+    if name in STORIES and not Path(data).exists():
+        return True
+    return any(CALLED.fullmatch(file.name) for file in (place.iterdir() if place.is_dir() else [place] if place.is_file() else []))
+
+
+def open_stories(data: str | Path, reading: Reading = Reading(), labels: Sequence[str] | None = None) -> StoryData:
+    """The questions of bAbI's tasks (`babi`, `babi:1`, `babi:1-3,7`, `babi-10k:1`), or of a file or folder in its format.
+
+    The answers of all parts are classes, sorted, or `labels`, which must hold them all.
+    """
+    name = str(data)
+    if reading.tokens not in (None, "words"):
+        raise FormersError(f"tokens={reading.tokens} is for texts, and {name} is made of facts, whose tokens are words: leave it out.")
+    named = name.partition(":")[0] in STORIES and not Path(name).exists()
+    if named and reading.valid is not None:
+        raise FormersError(f"valid={reading.valid} cannot be held against {name}, which has questions of its own held out: leave it out.")
+    files = _named(name) if named else _files(name)
+    parts: dict[str, list[Story]] = {}
+    stretches: list[Stretch] = []
+    for task, here in files.items():
+        stories = {part: read_stories(stretch.name, stretch.path, task, reading.invalid) for part, stretch in here.items()}
+        stretches += here.values()
+        if reading.valid is None and "valid" not in stories:
+            stories = _hold_out(name, stories)
+        for part in PARTS:
+            parts.setdefault(part, []).extend(row for story in stories.get(part, []) for row in story)
+    if reading.valid is not None:
+        given = whole(reading.valid, Path(reading.valid).expanduser())
+        stretches.append(given)
+        parts["valid"] = [row for story in read_stories(given.name, given.path, _task(given.path), reading.invalid) for row in story]
+    parts = {part: rows for part, rows in parts.items() if rows}
+    for part in ("train", "valid"):
+        if part not in parts:
+            raise FormersError(f"{name} has no questions to {'learn from' if part == 'train' else 'judge by'}: give files that have some.")
+    answers = tuple(labels) if labels is not None else tuple(sorted({row.answer for rows in parts.values() for row in rows}))
+    _refuse_strange(name, parts, answers)
+    about = f"{name}, {len(parts['train']):,} questions to learn from and {len(parts['valid']):,} held out"
+    about += (f", {len(parts['test']):,} to test" if "test" in parts else "") + f"; {len(answers)} answers"
+    mark = fingerprint("stories", [[s.sum, s.start, s.stop] for s in stretches], reading.valid is None)
+    return StoryData(Parts(dict(parts), name), about, mark, name if named else _settled(name), answers)
+
+
+def read_stories(name: str, path: Path, task: int = 0, invalid: str = "refuse") -> list[list[Story]]:
+    """The questions of each story of a file in bAbI's format."""
+    found: list[list[Story]] = []
+    facts: dict[int, str] = {}
+    last = 0
+    for number, line in lines(name, path, invalid):
+        head, _, rest = line.strip().partition(" ")
+        if not re.fullmatch(r"[0-9]{1,9}", head):
+            raise FormersError(
+                f"{name}, line {number} does not begin with its number in the story: write `1 Mary moved to the bathroom.`, and a question "
+                "with its answer and the lines that support it behind tabs."
+            )
+        here = int(head)
+        if here == 1:
+            facts, last = {}, 0
+            found.append([])
+        if here != last + 1 or not found:
+            raise FormersError(f"{name}, line {number} has the number {here} behind {last}: number the lines of a story 1, 2, 3, ...")
+        last = here
+        sentence, *more = rest.split("\t")
+        fact = plain(sentence)
+        if not fact:
+            raise FormersError(f"{name}, line {number} has no words: write a fact or a question, or take the line out.")
+        if not more:
+            facts[here] = fact
+            continue
+        if not more[0].strip():
+            raise FormersError(f"{name}, line {number} has a question without an answer: write it behind a tab.")
+        supports = more[1].split() if len(more) > 1 else []
+        if wrong := [which for which in supports if not which.isdecimal() or int(which) not in facts]:
+            raise FormersError(f"{name}, line {number} is supported by {wrong[0]}, which is no fact told before: name such by number.")
+        found[-1].append(Story((*facts.values(), fact), more[0].strip(), len(supports), task))
+    if not any(found):
+        raise FormersError(f"{name} has no questions: write some, each with its answer behind a tab.")
+    return found
+
+
+def plain(sentence: str) -> str:
+    """A sentence's words in lower case, without punctuation, with spaces between."""
+    return " ".join(WORD.findall(sentence.lower()))
+
+
+def encode(facts: Iterable[str], tokenizer: Tokenizer, fact: int) -> Tensor:
+    """The ids (facts, words) of facts of `fact` words at most; behind the last word stands 0, the line end of `Words`, which is no word."""
+    rows = [tokenizer.encode(each)[:fact] for each in facts]
+    return torch.tensor([row + [0] * (fact - len(row)) for row in rows], dtype=torch.int64).view(len(rows), fact)
+
+
+def told(text: str) -> list[str]:
+    """The facts of a story in plain words: its sentences, which end in a mark or a line's end."""
+    facts = [fact for fact in map(plain, SENTENCE_END.split(text)) if fact]
+    if not facts:
+        raise FormersError("the story has no words: write some sentences, and last a question.")
+    return facts
+
+
+def story(text: str, tokenizer: Tokenizer | None, fact: int | None) -> Tensor:
+    """A story in plain words, the question last, as tokens (1, facts, words) of a model, which has `spec.fact` words a fact."""
+    if not isinstance(tokenizer, Words) or fact is None:
+        raise FormersError("a story is for a model that was trained on stories: give its tokenizer and its spec.fact.")
+    facts = told(text)
+    known = set(tokenizer.words)
+    for each in facts:
+        if strange := [word for word in each.split() if word not in known]:
+            raise FormersError(f"the model has never met the word {strange[0]!r}: use words of the stories that it was trained on.")
+        if len(each.split()) > fact:
+            raise FormersError(f"{each!r} has {len(each.split())} words, and the model reads {fact} a fact: write shorter sentences.")
+    return encode(facts, tokenizer, fact)[None]
+
+
+def _place(data: str) -> tuple[Path, str]:
+    """The path of a file or folder, and the tasks that are named behind a colon."""
+    folder, _, tasks = data.rpartition(":")
+    if folder and re.fullmatch(r"[\d,-]+", tasks) and not Path(data).expanduser().exists():
+        return Path(folder).expanduser(), tasks
+    return Path(data).expanduser(), ""
+
+
+def _settled(data: str) -> str:
+    """What opens the same files from any folder."""
+    place, tasks = _place(data)
+    return resolved(place) + (f":{tasks}" if tasks else "")
+
+
+def _tasks(data: str, tasks: str, known: Sequence[int]) -> tuple[int, ...]:
+    """The tasks that `1-3,7` names, in their order."""
+    found: set[int] = set()
+    for piece in tasks.split(","):
+        ends = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", piece.strip())
+        numbers = range(int(ends[1]), int(ends[2] or ends[1]) + 1) if ends else range(0)
+        if not numbers or any(number not in known for number in numbers):
+            has = f"1 ... {known[-1]}" if list(known) == list(range(1, len(known) + 1)) else ", ".join(map(str, known))
+            raise FormersError(f"{data} names the task {piece!r}: its tasks are {has}, such as {data.rpartition(':')[0]}:{known[0]}.")
+        found.update(numbers)
+    return tuple(sorted(found))
+
+
+def _named(data: str) -> dict[int, dict[str, Stretch]]:
+    """The verified files of a named set, by task and part."""
+    name, colon, tasks = data.partition(":")
+    chosen = _tasks(data, tasks, TASKS) if colon else tuple(TASKS)
+    files = fetch(name, package(name, chosen))
+    return {task: {part: whole(f"{name}/{file}", files[file]) for part in PARTS if (file := f"qa{task}_{part}.txt")} for task in chosen}
+
+
+def _files(data: str) -> dict[int, dict[str, Stretch]]:
+    """The files of a folder by task and part; or one file, whose part is to be learnt from whatever it is called."""
+    place, tasks = _place(data)
+    if place.is_file():
+        return {_task(place): {"train": whole(data, place)}}
+    found: dict[int, dict[str, Stretch]] = {}
+    for file in sorted(place.iterdir()):
+        if called := CALLED.fullmatch(file.name):
+            found.setdefault(int(called[1]), {})[called[2]] = whole(file.name, file)
+    chosen = _tasks(data, tasks, sorted(found)) if tasks else tuple(sorted(found))
+    for task in chosen:
+        if "train" not in found[task]:
+            raise FormersError(f"{place} has no file qa{task}_train.txt to learn task {task} from: leave that task out, or add the file.")
+    return {task: found[task] for task in chosen}
+
+
+def _task(path: Path) -> int:
+    """The task that a file's name says it belongs to."""
+    called = CALLED.fullmatch(path.name)
+    return int(called[1]) if called else 0
+
+
+def _hold_out(name: str, stories: Mapping[str, list[list[Story]]]) -> dict[str, list[list[Story]]]:
+    """The last tenth of the stories to learn from as held out, as bAbI's own `en-valid` does."""
+    train = stories["train"]
+    if len(train) < 2:
+        raise FormersError(f"{name} has one story only, too few to hold one out: give more, or --valid.")
+    cut = len(train) - max(1, len(train) // HELD_OUT)
+    return {**stories, "train": train[:cut], "valid": train[cut:]}
+
+
+def _refuse_strange(name: str, parts: Mapping[str, Sequence[Story]], answers: Sequence[str]) -> None:
+    known = set(answers)
+    for strange in (row.answer for rows in parts.values() for row in rows if row.answer not in known):
+        raise FormersError(f"{name} has the answer {strange!r}, which training does not know: it knows {', '.join(answers)}.")

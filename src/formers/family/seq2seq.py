@@ -1,0 +1,57 @@
+"""The recurrent encoder-decoder that attention came from: without it (Sutskever et al., 2014), and with it.
+
+Additive attention is that of Bahdanau et al. (2015), multiplicative that of Luong et al. (2015), who call it general; their dot is the same
+without a matrix. Equations E144-E149; docs/seq2seq.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import PositiveInt
+
+from formers.attention import Aligned, Recurrent
+from formers.attention.cells import Cell
+from formers.depth import Stacked
+from formers.feedforward import NoFeedForward
+from formers.heads import LanguageModel, NoHead
+from formers.model import Spec
+from formers.patterns import Causal, Full
+from formers.position import NoPosition
+from formers.residual import Bare
+
+# There is no preset: RNNsearch has embeddings of 620 beside 1,000 units, and a maxout before its softmax; one width is all there is here.
+TRAINING = {"": {"batch": 64, "learning_rate": 3e-3, "weight_decay": 0.0}}
+
+
+def seq2seq(
+    *,
+    vocab: PositiveInt,
+    source_vocab: PositiveInt | None = None,
+    dim: PositiveInt = 128,
+    layers: PositiveInt = 1,
+    cell: Cell = "lstm",
+    alignment: Literal["none", "additive", "multiplicative", "dot", "general"] = "additive",
+    feeding: bool = True,
+    bidirectional: bool = True,
+    length: PositiveInt = 128,
+    dropout: float = 0.1,
+    label_smoothing: float = 0.0,
+    tied: bool = True,
+) -> Spec:
+    """Recurrent layers read a source, others write a target and look at it as `alignment` says; "none" starts from its last state alone."""
+    common: dict[str, Any] = dict(
+        dim=dim, heads=1, length=length, dropout=dropout, position=NoPosition(), residual=Bare(), feedforward=NoFeedForward(),
+    )  # fmt: skip
+    encoder = Spec(
+        name="seq2seq's encoder", vocab=source_vocab, attention=Recurrent(cell=cell, direction="both" if bidirectional else "forward"),
+        pattern=Full() if bidirectional else Causal(), depth=Stacked(layers=layers), head=NoHead(), **common,
+    )  # fmt: skip
+    # All layers of the decoder are in one block: with feeding a token's first layer waits for the last one of the token before.
+    decoder = Aligned(
+        cell=cell, layers=layers, alignment="general" if alignment == "multiplicative" else alignment, feeding=feeding,
+    )  # fmt: skip
+    return Spec(
+        name="seq2seq", vocab=vocab, attention=decoder, pattern=Causal(), depth=Stacked(layers=1),
+        head=LanguageModel(tied=tied, label_smoothing=label_smoothing), encoder=encoder, **common,
+    )  # fmt: skip
