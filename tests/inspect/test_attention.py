@@ -406,3 +406,10 @@ def test_of_a_story_facts_look_at_facts() -> None:
         views_of(model, "Where is John?")
     with refused("writes no target"):
         views_of(model, "Where is Mary?", "garden")
+
+
+def test_a_member_without_attention_says_so():
+    model = formers.create("rnn", vocab=256, dim=8, layers=1, length=8)
+    model.tokenizer = Bytes()
+    with refused("rnn has no attention to look at"):
+        views_of(model, "some text")
