@@ -7,7 +7,7 @@ import torch
 
 import formers
 from formers import Spec
-from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, SharedQK
+from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Pondering, Recurrent, SharedQK, Window
 from formers.core import Sizes
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Dense, SeparableConv
@@ -26,6 +26,7 @@ PAST = formers.spec("transformer-xl", vocab=10, dim=16, heads=2, layers=1)
 HASHED = formers.spec("reformer", vocab=10, dim=16, heads=2, layers=2, length=32, chunk=8)
 TURNS = formers.spec("reformer", vocab=10, dim=16, heads=2, layers=2, length=32, chunk=8, attention=("local", "lsh"))
 WRITER = formers.spec("seq2seq", vocab=10, dim=16)
+RNN = formers.spec("rnn", vocab=10, dim=16, layers=1)
 LOW = formers.spec("linformer", vocab=10, dim=16, heads=2, layers=1, length=8, rank=4)
 
 
@@ -101,6 +102,14 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PAIR, encoder=but(PAIR.encoder, residual=Reversible(), position=PerLayer())), "PerLayer"),
     (but(PLAIN, score=DynamicSpan(span=9), pattern=Full(), head=MaskedLM()), "DynamicSpan"),
     (but(HASHED, pattern=Local(window=3)), "LSH attention finds the keys"),
+    (but(RNN, score=Relative()), "Recurrent compares none"),
+    (but(RNN, pattern=Local(window=3)), "the pattern Causal."),
+    (but(RNN, attention=Window(window=2), pattern=Local(window=3)), "the pattern Causal or Full."),
+    (but(PAIR, attention=Window(window=2)), "Window has no cross-attention"),
+    (but(RNN, memory=Recurrence(length=8)), "use Carry"),
+    (but(RNN, attention=ByLayer(Recurrent(), DotProduct())), "what DotProduct attention keeps"),
+    (but(LOW, dim=15, heads=1, attention=Recurrent(direction="both")), "half of dim=15"),
+    (but(RNN, attention=Pondering(steps=2), residual=Reversible()), "Pondering halts"),
     (but(HASHED, pattern=TURNS.pattern), "the pattern Alternate"),
     (but(TURNS, pattern=Alternate(Causal(), Local(window=3))), "DotProduct"),
     (but(HASHED, attention=SharedQK(), pattern=Local(window=3)), "SharedQK attention"),

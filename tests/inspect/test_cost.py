@@ -259,3 +259,20 @@ def test_hashed_attention_is_counted_in_tiles() -> None:
     assert cost.forward.scores == 2 * 2 * 3 * 512 * (64 * (8 + 8) + 8 * 16)
     assert cost.training is not None
     assert cost.training.total > 3 * cost.forward.total, "both passes, and what is computed again"
+
+
+@pytest.mark.parametrize("cell", ["tanh", "gru", "lstm"])
+def test_the_work_of_recurrent_layers_is_counted(cell):
+    """Also that of an LSTM, which on a CPU is one operation that torch does not count."""
+    gates = {"tanh": 1, "gru": 3, "lstm": 4}[cell]
+    cost = Costs(formers.spec("rnn", vocab=V, cell=cell, dim=D, layers=N, length=16), 2).at(8)
+    assert cost.forward.flops == {"attention": N * 2 * 8 * 2 * gates * D * 2 * D, "head": 2 * 8 * 2 * D * V}
+    assert cost.forward.scores == 0
+    assert cost.decoding.total == cost.forward.total / 8
+    assert cost.training.total == pytest.approx(3 * cost.forward.total, rel=0.15)  # the first token's state needs no gradient
+    assert cost.state == 2 * N * D * 4 * (2 if cell == "lstm" else 1)
+
+
+def test_the_work_of_windows_is_counted():
+    cost = Costs(formers.spec("word-window", vocab=V, dim=D, layers=N, window=3, length=16)).at(8)
+    assert cost.forward.flops == {"attention": N * 8 * 4 * D * 2 * D, "head": 8 * 2 * D * V}

@@ -13,7 +13,7 @@ from formers.data import Bytes, Language, LastWord, Streams
 from formers.family.members import MEMBERS
 from formers.memory import NoMemory
 from formers.model import respecified
-from formers.patterns import Blocks, Local
+from formers.patterns import Blocks, Causal, Local
 from formers.training import Protocol, evaluate, evaluate_run
 from formers.training.protocol import read_by
 from helpers import refused
@@ -255,3 +255,18 @@ def test_the_verb_takes_the_protocol(runs):
 def test_passages_are_not_a_running_text(xl):
     words = LastWord({"test": ["a b c"]}, 8, Bytes())
     assert read_by(Protocol(kind="memory", attention_length=40), xl, words).model is xl
+
+
+@pytest.mark.parametrize("segment", [1, 5, 64])
+@pytest.mark.parametrize("member", ["rnn", "word-window"])
+def test_a_carried_state_is_one_long_pass_whatever_the_segment(segment, member):
+    torch.manual_seed(2)
+    model = formers.create(member, vocab=256, dim=8, layers=2, length=16).double().eval()
+    found = judged(model, kind="memory", segment=segment)
+    assert found["loss"] == pytest.approx(long_pass(model, Causal()), abs=1e-10)
+    assert found["protocol"].startswith(f"segments of {segment} tokens in 1 lane, each with the state of the one before, all")
+    assert judged(model, kind="segments", segment=5)["loss"] != pytest.approx(found["loss"], abs=1e-6)
+    for options in ({"attention_length": 4}, {"same_length": True}):
+        with refused("state of fixed size", "leave it out"):
+            judged(model, kind="memory", **options)
+    assert Protocol().settled(model.spec).kind == ("memory" if member == "rnn" else "segments")

@@ -164,6 +164,18 @@ def recurrence(
 
 
 @app.command()
+def recurrent(
+    rounds: Rounds = 9,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """A training step and a forward pass of `rnn` beside torch.nn.LSTM between an embedding and an output layer; 5 % are noise."""
+    from formers.bench.recurrent import LIMITS, bench_recurrent
+
+    _end(bench_recurrent(rounds), LIMITS, check, json)
+
+
+@app.command()
 def pondering(
     rounds: Rounds = 7,
     check: Check = False,

@@ -118,7 +118,7 @@ def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
         return _two_sided(model, tokenizer, read, target)
     if target is not None:
         raise FormersError(f"{model.spec.name or 'this model'} reads one text and writes no target: leave the target out.")
-    if not isinstance(model, StackModel):
+    if not isinstance(model, StackModel) or all(kind.carries for kind in model.spec.attention.kinds):
         raise FormersError(NOTHING.format(model.spec.name or "this model"))
     *before, segment = in_segments(model.spec, read)
     state = model.initial_state(1) if before else None

@@ -300,6 +300,13 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        lambda s: _carries(s) and not _reads(s) and s.encoder is not None,
+        lambda s: (
+            f"{_carrier(s)} has no cross-attention to read its encoder by: use Aligned, as seq2seq does, or DotProduct; "
+            f"the encoder may have {_carrier(s)}."
+        ),
+    ),
+    Refusal(
         lambda s: _carries(s) and isinstance(s.memory, Recurrence),
         lambda s: (
             f"Recurrence keeps the hidden states of tokens for attention, and {_carrier(s)} has a state of its own: "
