@@ -171,3 +171,11 @@ def test_where_attention_over_projected_keys_costs_as_much_as_all_else(dim, rank
         assert more == (ever and row["length"] >= facts["even"]), row
     assert [row["length"] for row in facts["lengths"]] == [128, 512, 2048]
     assert "8192 tokens" in facts["beyond"]
+
+
+def test_rows_that_are_computed_token_by_token_are_short_unless_asked_for() -> None:
+    fed = subject("seq2seq", vocab=20, options={"dim": 8})
+    facts = explain_facts(fed)
+    assert [row["length"] for row in facts["lengths"]] == [8, 32]
+    assert "token by token" in facts["beyond"]
+    assert [row["length"] for row in explain_facts(fed, [3])["lengths"]] == [3]
