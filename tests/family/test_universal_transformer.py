@@ -14,6 +14,7 @@ from formers.attention import attend
 from formers.depth import Adaptive, Shared, Stacked
 from formers.family import MEMBERS
 from formers.feedforward import SeparableConv
+from formers.inspect import explain_facts, subject
 from formers.patterns import Causal
 from formers.position import Coordinate, NoPosition, PerLayer, sinusoid
 from formers.residual import PreNorm
@@ -154,3 +155,12 @@ def test_what_cannot_work_is_refused(options: dict[str, object], words: list[str
 
 def test_without_positions_it_is_told_nothing() -> None:
     assert formers.spec("universal-transformer", **TINY, position="none").position == NoPosition()
+
+
+@pytest.mark.parametrize("act", ["graves", "t2t"])
+def test_what_halting_costs_is_told_for_all_steps(act: str) -> None:
+    """On fake tensors, which cannot say who has halted."""
+    options = {name: value for name, value in TINY.items() if name != "vocab"}
+    costs = [explain_facts(subject("universal-transformer", 11, None, {**options, "act": word}), [8], 1) for word in ("none", act)]
+    plain, halting = (cost["lengths"][0]["flops_per_token"]["forward"] for cost in costs)
+    assert halting - plain == 4 * 2 * TINY["dim"], "the halting unit, at every step"

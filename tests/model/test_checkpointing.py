@@ -56,6 +56,15 @@ def test_gradients_are_the_same_to_the_bit_with_dropout(rates, bf16):
     same(model, {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}, bf16=bf16)
 
 
+@pytest.mark.parametrize("bf16", [False, True])
+def test_steps_of_one_block_draw_the_same_starts_and_dropout_again(bf16):
+    options = {"vocab": 11, "dim": 16, "heads": 2, "steps": 3, "length": 32, "transition": "conv", "act": "graves"}
+    model = lively(formers.create("universal-transformer", **options, offset=50, dropout=0.2))
+    tokens = torch.randint(11, (2, 33))
+    out = same(model, {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}, bf16=bf16)
+    assert set(out.losses) == {"cross_entropy", "ponder"}
+
+
 @pytest.mark.parametrize("specimen", FIRST, ids=str)
 def test_every_member_can(specimen: Specimen) -> None:
     read = subject(specimen.spec.replace(dropout=0.2), batch=2)

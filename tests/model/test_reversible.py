@@ -97,6 +97,10 @@ OTHERS = {
     "dynamic spans": formers.spec("adaptive-span", **SMALL, layers=3, span=7, ramp=3, span_penalty=0.1, dynamic=True, dropout=0.1),
     "shared projections": formers.spec("linformer", **SMALL, layers=3, rank=5, sharing="layerwise", dropout=0.1),
     "extra vectors": formers.spec("bigbird", **SMALL, layers=3, block=2, window=1, extra=3, dropout=0.1),
+    "convolutions": formers.spec(
+        "universal-transformer", **SMALL, steps=3, transition="conv", position="sinusoidal", offset=9, dropout=0.1
+    ),
+    "centred convolutions": formers.spec("universal-transformer", **SMALL, causal=False, transition="conv", position="none"),
     "two stacks": formers.spec("transformer", **SMALL, layers=3, dropout=0.1),
     "a class": formers.spec("encoder", **SMALL, layers=2, classes=VOCAB, dropout=0.1),
 }

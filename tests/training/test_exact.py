@@ -17,10 +17,10 @@ from formers.training.task import prepare, task_of
 TINY = dict(dim=16, heads=2, layers=1, hidden=16, length=32, dropout=0.0)
 
 
-def judged(told: Tensor, targets: Tensor) -> ExactScore:
+def judged(told: Tensor, targets: Tensor, end: int | None = None) -> ExactScore:
     """The score of a model that tells these classes."""
     model = formers.create("decoder", vocab=5, **TINY)
-    score = ExactScore(model)
+    score = ExactScore(model, end)
     logits = torch.nn.functional.one_hot(told, 5).float()
     score.judge(targets, Output(logits, None, {"cross_entropy": torch.tensor(1.0)}, None, None))
     return score
@@ -36,6 +36,15 @@ def test_symbols_and_rows() -> None:
     assert figures["exact"] == 2 / 3  # the row that asks for nothing is none
     assert figures["targets"] == 6
     assert score.by_difficulty(torch.tensor([7, 7, 7, 3])) == {3: Exact(1.0, 1.0, 1), 7: Exact(4 / 5, 1 / 2, 2)}
+
+
+def test_an_end_is_no_symbol_but_a_row_must_end() -> None:
+    no, end = IGNORED, 4
+    targets = torch.tensor([[no, 1, 2, end], [no, 3, end, no], [2, 1, 0, end]])
+    told = torch.tensor([[1, 1, 2, 3], [0, 3, end, 0], [2, 1, 1, end]])
+    score = judged(told, targets, end)
+    assert score.further() == {"accuracy": 5 / 6, "exact": 1 / 3}
+    assert score.figures()["targets"] == 9
 
 
 def test_a_step_is_right_when_all_its_places_are() -> None:

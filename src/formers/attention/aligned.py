@@ -1,9 +1,8 @@
 """A recurrent decoder that looks at a source: the alignment of Bahdanau et al. (2015) and of Luong et al. (2015), or none at all.
 
 The source is h_1 ... h_n, the encoder's outputs, of which only those of real tokens are looked at. The decoder has `layers` cells, one on
-top of the other; s_t is the state of the top one after token t, x_t what the token was embedded as.
+top of the other, which start as reading.py says; s_t is the state of the top one after token t, x_t what the token was embedded as.
 
-s^l_0 = tanh(W^l z^l)                     z^l: a final state of the encoder, see below; and c^l_0 = V^l z_c^l of an LSTM's         E144
 e_tj = v . tanh(W s_{t-1} + U h_j)        additive (Bahdanau): asked before the cell has read the token                           E145
 e_tj = s_t . h_j                          dot (Luong): asked behind the cell                                                      E146
 e_tj = s_t . W h_j                        general (Luong)                                                                         E146
@@ -12,9 +11,6 @@ y_t = tanh(W_c [c_t; s_t])                what leaves the decoder, called h~_t b
 s_t = cell([x_t; c_t], s_{t-1})           feeding, additive: the context of this token joins its input                            E149
 s_t = cell([x_t; y_{t-1}], s_{t-1})       feeding, dot and general: what was said last joins the next input; y_0 = 0              E149
 s_t = cell(x_t, s_{t-1})                  without feeding, and without alignment                                                  E149
-
-Layer l starts from the encoder's layer l, or from its last where there are fewer; of more, the top ones count. z^l is taken behind the last
-real token, and of a bidirectional layer it is [forward; backward], each where its reading ended. Always there is this learned map.
 
 All of it is one sublayer, because with feeding the input of every token needs the token before it, through all layers. Without feeding the
 states do not depend on the attention: torch's fused kernel computes those of a whole row, and all tokens look at the source at once.
@@ -25,9 +21,8 @@ encoder's first state alone. No linear map here has a bias, so that a row withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from pydantic import PositiveInt
@@ -36,15 +31,12 @@ from torch.nn import functional as F
 
 from formers.attention.cells import Cell, States, Weights, advance
 from formers.attention.multihead import Attention
+from formers.attention.reading import Aligning, Alignment, Reading
 from formers.attention.recurrent import neighbours, run
-from formers.core import FormersError, Sizes, Source, Stream
+from formers.core import FormersError, Sizes, Stream
 from formers.core.initial import draw
-from formers.core.stored import stored
 from formers.patterns import Causal, Pattern
 from formers.score.base import ScoreModule
-
-T = TypeVar("T")
-Alignment = Literal["none", "additive", "dot", "general"]
 
 
 class Aligned(Attention):
@@ -63,6 +55,10 @@ class Aligned(Attention):
     @property
     def carries(self) -> bool:
         return True
+
+    @property
+    def by_token(self) -> bool:
+        return self.fed
 
     @property
     def title(self) -> str:
@@ -92,85 +88,6 @@ class Aligned(Attention):
         return AlignedDecoder(sizes, self)
 
 
-@stored
-@dataclass(frozen=True, eq=False)
-class Aligning:
-    """What a decoder that looks at a source goes on from: its states, what it said last, and the source as it has read it."""
-
-    states: Tensor
-    """(batch, layers, 1, dim), of LSTMs (batch, layers, 2, dim): what a cell gives, and what it keeps to itself."""
-    said: Tensor | None = None
-    """y of the last token (batch, dim), where it is fed."""
-    keys: Tensor | None = None
-    """(batch, n, dim); None without alignment."""
-    values: Tensor | None = None
-    """The encoder's outputs (batch, n, source)."""
-    valid: Tensor | None = None
-    """(batch, n) bool, True = a real token; None where all are."""
-
-    def reset(self, done: Tensor) -> Aligning:
-        """The same with rows marked in done (batch,) that have read neither a source nor a token."""
-        states = self.states.masked_fill(done[:, None, None, None], 0)
-        said = None if self.said is None else self.said.masked_fill(done[:, None], 0)
-        if self.keys is None:
-            return replace(self, states=states, said=said)
-        seen = torch.ones(self.keys.shape[:2], dtype=torch.bool, device=done.device) if self.valid is None else self.valid
-        return replace(self, states=states, said=said, valid=seen & ~done[:, None])
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Aligning:
-        """The same with each of its tensors, batch first, changed."""
-        rest = (None if t is None else change(t) for t in (self.said, self.keys, self.values, self.valid))
-        return Aligning(change(self.states), *rest)
-
-    def usable(self, dtype: torch.dtype) -> Aligning:
-        """The same with numbers of a type, which a backward pass may keep: it cannot keep what was made in inference mode."""
-        copies = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        plain = self.map(lambda t: t.clone()) if copies and self.states.is_inference() else self
-        return plain.map(lambda t: t if t.dtype == torch.bool else t.to(dtype))
-
-
-class Reading(nn.Module):
-    """What is made of a source, once: where the decoder starts, and the keys it compares with."""
-
-    def __init__(self, sizes: Sizes, part: Aligned) -> None:
-        super().__init__()
-        assert sizes.source is not None
-        self.alignment = part.alignment
-        self.shape = (part.layers, 2 if part.cell == "lstm" else 1, sizes.dim)
-        self.spare = max(0, len(sizes.finals) - part.layers)
-        """Layers of the encoder, the lowest, whose final states nobody asks for."""
-        self.bridges = nn.ModuleList()
-        for layer in range(part.layers if sizes.finals else 0):
-            widths = at_most(sizes.finals, self.spare + layer)
-            own = [nn.Linear(at_most(widths, kind), sizes.dim, bias=False) for kind in range(self.shape[1])]
-            self.bridges.append(nn.ModuleList(own))
-        self.keys = nn.Linear(sizes.source, sizes.dim, bias=False) if part.alignment in ("additive", "general") else None
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                draw(module.weight, sizes.initialisation)
-
-    def forward(self, source: Source) -> Aligning:
-        """The state of a decoder that has read a source and no token."""
-        states = self.start(source)
-        if self.alignment == "none":
-            return Aligning(states)
-        keys = source.hidden if self.keys is None else self.keys(source.hidden)
-        return Aligning(states, None, keys, source.hidden, source.valid)
-
-    def start(self, source: Source) -> Tensor:
-        """The first states (batch, layers, kinds, dim): 0 behind an encoder that has no final ones."""
-        if not self.bridges:
-            return source.hidden.new_zeros(len(source.hidden), *self.shape)
-        states = []
-        for layer, bridges in enumerate(self.bridges):
-            assert isinstance(bridges, nn.ModuleList)
-            final = at_most(source.final, self.spare + layer)
-            made = [bridge(at_most(final, kind).to(source.hidden.dtype)) for kind, bridge in enumerate(bridges)]
-            # What an LSTM keeps to itself has no bounds; what it gives has.
-            states.append(torch.stack([torch.tanh(made[0]), *made[1:]], dim=1))  # E144
-        return torch.stack(states, dim=1)
-
-
 class AlignedDecoder(nn.Module):
     """Recurrent layers, and their look at a source."""
 
@@ -186,7 +103,7 @@ class AlignedDecoder(nn.Module):
         """Whether what a token says is fed to the next one."""
         more = 0 if not part.fed else dim if self.says else sizes.source
         self.cells = nn.ModuleList([Weights(part.cell, dim + (0 if layer else more), dim) for layer in range(part.layers)])
-        self.source = Reading(sizes, part)
+        self.source = Reading(sizes, part.cell, part.layers, part.alignment)
         if part.alignment == "additive":
             self.query = nn.Linear(dim, dim, bias=False)
             self.energy = nn.Linear(dim, 1, bias=False)
@@ -259,7 +176,7 @@ class AlignedDecoder(nn.Module):
                 weights, context = self.look(layers[-1][0][:, None], before)
                 new = self.tick(drive + F.linear(context[:, 0], fed), layers)  # E149
             else:
-                new = self.tick(drive + F.linear(said, fed), layers)
+                new = self.tick(drive + F.linear(said, fed), layers)  # E149
                 weights, context = self.look(new[-1][0][:, None], before)
                 answers.append(self.say(context, new[-1][0][:, None]))
             found.append((context, new[-1][0]))
@@ -312,8 +229,3 @@ class AlignedDecoder(nn.Module):
 def kept(here: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
     """New values (batch, width) where here (batch, 1) is a real token, the old ones elsewhere."""
     return new if here is None else torch.where(here, new, old.to(new.dtype))
-
-
-def at_most(values: Sequence[T], i: int) -> T:
-    """The value of a number, or the last one where there are fewer."""
-    return values[min(i, len(values) - 1)]

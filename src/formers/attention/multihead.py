@@ -45,6 +45,11 @@ class Attention(Slot):
         return (self,)
 
     @property
+    def by_token(self) -> bool:
+        """Whether a row is computed token by token, by many operations each, so that a long one takes long even to look at."""
+        return any(kind.by_token for kind in self.kinds if kind is not self)
+
+    @property
     def ponders(self) -> int | None:
         """The most steps of a token that decides by itself how many it takes; None where none does."""
         return None

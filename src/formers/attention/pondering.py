@@ -19,9 +19,10 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from formers.attention.attend import Verdict
 from formers.attention.cells import Cell, States, Weights, advance
 from formers.attention.multihead import Attention
-from formers.attention.recurrent import recalled, run, widely
+from formers.attention.recurrent import neighbours, recalled, run, widely
 from formers.core import Carried, Sizes, Stream
 from formers.core.halting import Act, Halting, averaged, begin, concrete, looked_at, mean_cost
 from formers.patterns import Causal, Pattern
@@ -54,12 +55,23 @@ class Pondering(Attention):
         return None if self.act == "none" else self.steps
 
     @property
+    def by_token(self) -> bool:
+        return True
+
+    @property
     def title(self) -> str:
         return f"{self.cell} recurrence, {'up to ' if self.ponders else ''}{self.steps} steps"
 
     @property
     def ways(self) -> tuple[type[Pattern], ...]:
         return (Causal,)
+
+    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
+        """A step of the cell carries information to the next token; those that only ponder carry it nowhere."""
+        return neighbours(length)
+
+    def ends(self, length: int) -> tuple[int, ...]:
+        return (length - 1,)
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return PonderingLayer(sizes.dim, self) if self.act == "none" else HaltingLayer(sizes.dim, self, self.act)
@@ -80,6 +92,9 @@ class PonderingLayer(nn.Module):
             y, states = run(self.recurrence, F.pad(x, (0, 1), value=1.0), states, stream.valid)
         else:
             y, states = widely(self.recurrence, x, states, lambda x, states: self.rows(x, states, stream, step))
+        if stream.watch is not None:
+            about = f"token by token, {'at the most ' if self.part.ponders else ''}{self.part.steps} steps each"
+            stream.watch.note("attention executors", step, lambda: (Verdict("loop", True, about, None),))
         if stream.final is not None:
             stream.final.append(states)
         return y, Carried.of(states) if stream.keep else None

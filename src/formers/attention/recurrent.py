@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from formers.attention.attend import Verdict
 from formers.attention.cells import Cell, States, Weights, advance, check_width
 from formers.attention.multihead import Attention
 from formers.core import Carried, Sizes, Stream
@@ -35,6 +36,10 @@ class Recurrent(Attention):
     @property
     def carries(self) -> bool:
         return True
+
+    @property
+    def by_token(self) -> bool:
+        return self.cell != "lstm"  # which the CPU has one operation for
 
     @property
     def title(self) -> str:
@@ -81,6 +86,9 @@ class RecurrentLayer(nn.Module):
         # Padding stands behind the real tokens: what reads forward never sees it, and only the state behind a row needs the row's end.
         valid = stream.valid if wanted or self.directions == 2 else None
         y, states = run(self.recurrence, x, before, valid)
+        if stream.watch is not None:
+            about = "torch's kernel over the whole row" if valid is None else "torch's kernel over packed rows"
+            stream.watch.note("attention executors", step, lambda: (Verdict(self.cell, True, about, None),))
         if stream.final is not None:
             stream.final.append(states)
         return y, Carried.of(states) if stream.keep else None

@@ -16,6 +16,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from formers.attention.attend import Verdict
 from formers.attention.multihead import Attention
 from formers.core import FormersError, Sizes, Stream, Tail
 from formers.core.initial import draw
@@ -43,6 +44,12 @@ class Window(Attention):
     def ways(self) -> tuple[type[Pattern], ...]:
         return (Causal, Full)
 
+    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
+        """The tokens of a window."""
+        here = torch.arange(length)
+        back = here[:, None] - here
+        return (back <= self.window) & (back >= (0 if pattern.is_causal else -self.window))
+
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return WindowLayer(sizes, self)
 
@@ -63,6 +70,9 @@ class WindowLayer(nn.Module):
     def forward(self, x: Tensor, stream: Stream, past: Tail | None, step: int) -> tuple[Tensor, Tail | None]:
         """y (batch, length, dim) for x (batch, length, dim), and its last inputs, where the stream may go on."""
         k = self.window
+        if stream.watch is not None:
+            about = f"all windows of {self.weight.shape[2]} tokens at once"
+            stream.watch.note("attention executors", step, lambda: (Verdict("convolution", True, about, None),))
         if not self.causal:
             if stream.valid is not None:
                 x = x.masked_fill(~stream.valid[:, :, None], 0)

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from formers.bench.compare import BYTES
 from formers.core import FormersError, nearest
+from formers.family import spec as member_spec
 from formers.family.ablations import ABLATIONS
 from formers.family.members import member as find_member
 from formers.inspect.bars import Bar, Bars
@@ -75,9 +77,9 @@ def ablate(
     small = {name: value for name, value in SMALL.items() if name in known or name in Settings.model_fields}
     sizes, settings, reading = arranged(member, {**small, **(options or {})}, steps)
     named = [_named(name) for name in without]
-    task = judged_as(prepare(member, data, None, sizes, reading), {})
-    if task.spec.encoder is not None:
+    if member_spec(member, **{**({"vocab": BYTES} if "vocab" in known else {}), **sizes}).encoder is not None:
         raise FormersError(f"{member} has two stacks, and one would be left as it is: use decoder, or another member of one stack.")
+    task = judged_as(prepare(member, data, None, sizes, reading), {})
     specs = _specs(task.spec, named, say)
     where = pick_device("auto")
     prepare_precision(settings.precision, where)

@@ -55,8 +55,8 @@ def complete_member_set(ctx: typer.Context) -> list[str]:
 
 def complete_set(ctx: typer.Context) -> list[str]:
     """The options of the member in the line, and the settings of training and reading."""
-    options = dict.fromkeys([*complete_member_set(ctx), *(f"{setting}=" for setting in names.settings())])
-    return [option for option in options if option.removesuffix("=") not in ELSEWHERE]
+    settings = [f"{setting}=" for setting in names.settings() if setting not in ELSEWHERE]
+    return list(dict.fromkeys([*complete_member_set(ctx), *settings]))
 
 
 def complete_data(incomplete: str) -> list[str]:

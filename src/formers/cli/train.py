@@ -95,7 +95,14 @@ def train(
             raise FormersError(f"{config} cannot say {name}: give it as --{name} on the command line, or leave it out.")
         if name in ("data", "out", "preset", "from_run", "device", "track") and not isinstance(value, str):
             raise FormersError(f"{config} has {name}: {value!r}, which is no text: write it in quotes.")
+        if name == "member_sizes" and not isinstance(value, dict):
+            raise FormersError(f"{config} has {name}: {value!r}, which is no table: write names and values below it.")
+    from formers.family.members import member as find_member
+
     options = parse_set(set_ or [])
+    own = {name: options.pop(name) for name in ELSEWHERE if name in options and name in find_member(member).options}
+    if own:  # --steps are those of the training, and --set steps=8 those of a member that has such
+        options["member_sizes"] = {**written.get("member_sizes", {}), **own}
     for name in options:
         if name in (*OWN, *ELSEWHERE):
             raise FormersError(f"{name} is not a size or setting of --set: give it as --{name.replace('_', '-')}, or leave it out.")

@@ -127,7 +127,7 @@ class Costs:
         watch = Watch(only="executors")
         with evaluating(self.model), torch.no_grad(), counting() as counter:
             out = self.model(**inputs, state=state, watch=watch)
-        return Step(*_by_part(counter), watch.notes), out
+        return Step(*_by_part(counter, self.spec), watch.notes), out
 
     def _train(self, inputs: Mapping[str, Any], targets: Tensor) -> Training:
         """A training step; tables that are made once must have been made."""
@@ -144,7 +144,7 @@ class Costs:
         self.model.zero_grad()
         with counting() as counter:
             out = self.model(**inputs, targets=targets, watch=watch, **memory)
-            forward = Step(*_by_part(counter), watch.notes)
+            forward = Step(*_by_part(counter, self.spec), watch.notes)
             out.loss.backward()
         return Training(forward, counter.get_total_flops(), activations, live.peak)
 
@@ -268,10 +268,22 @@ def _hashed_backward(
     return hashed.flops((q, v), buckets[2], rules, (3, 2))
 
 
+def _recurrent(x: Shape, weight: Shape, weight_h: Shape, *_: Any, **__: Any) -> int:
+    """FLOPs of the CPU's LSTM over rows: the products of its gates with inputs and with states."""
+    return 2 * x[0] * x[1] * weight[0] * (weight[1] + weight_h[1])
+
+
+def _recurrent_backward(x: Shape, weight: Shape, weight_h: Shape, *_: Any, **__: Any) -> int:
+    """FLOPs of its backward pass: the gradients of what is multiplied, and of what it is multiplied by."""
+    return 2 * _recurrent(x, weight, weight_h)
+
+
 # torch counts its fused attention on every device but this one, and knows nothing of ours.
 FUSED = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
+    torch.ops.aten.mkldnn_rnn_layer: _recurrent,
+    torch.ops.aten.mkldnn_rnn_layer_backward: _recurrent_backward,
     torch.ops.formers.blocked: _blocked,
     torch.ops.formers.blocked_backward: _blocked_backward,
     torch.ops.formers.distances: _distances,
@@ -283,12 +295,12 @@ FUSED = {
 
 @contextmanager
 def counting() -> Iterator[FlopCounterMode]:
-    """Counts FLOPs, those of the CPU's fused attention among them."""
+    """Counts FLOPs, those of the CPU's fused attention and LSTM among them."""
     with FlopCounterMode(display=False, custom_mapping=FUSED) as counter:
         yield counter
 
 
-def _by_part(counter: FlopCounterMode) -> tuple[dict[str, int], tuple[str, ...]]:
+def _by_part(counter: FlopCounterMode, spec: Spec) -> tuple[dict[str, int], tuple[str, ...]]:
     """FLOPs of a forward pass by part, from those by module; and the operations that attention over pairs ran as."""
     counts = {path: counts for path, counts in counter.get_flop_counts().items() if path != "Global"}
     flops: dict[str, int] = {}
@@ -296,7 +308,7 @@ def _by_part(counter: FlopCounterMode) -> tuple[dict[str, int], tuple[str, ...]]
     for path, by_operation in counts.items():
         inside = [p for p in counts if p.startswith(f"{path}.") and _owner(p, counts) == path]
         own = {op: count - sum(counts[p].get(op, 0) for p in inside) for op, count in by_operation.items()}
-        part = _part_with_scores(path)
+        part = _part_with_scores(path, spec)
         flops[part] = flops.get(part, 0) + sum(own.values())
         if part.endswith(SCORES):
             kernels.update((str(op).removeprefix("aten."), None) for op, count in own.items() if count)
@@ -312,12 +324,18 @@ def _owner(path: str, paths: Mapping[str, Any]) -> str:
     return ""
 
 
-def _part_with_scores(path: str) -> str:
-    """The part that a module's own FLOPs count as: an attention's are its scores, those of the maps inside it its projections."""
+def _part_with_scores(path: str, spec: Spec) -> str:
+    """The part that a module's own FLOPs count as: an attention's are its scores, those of the maps inside it its projections.
+
+    What carries a state instead compares no pairs, and is one part.
+    """
     _, *names = path.split(".")
     part = part_of(names)
     side = "encoder " if names[:1] == ["encoder"] else ""
     if part not in ("attention", "cross-attention"):
+        return side + part
+    reader = spec.encoder if side and spec.encoder is not None else spec
+    if part == "attention" and "blocks" in names and reader.attention.at(int(names[names.index("blocks") + 1])).carries:
         return side + part
     inside = names[-1] not in ("attention", "cross", "score")
     return f"{side}{part} {'projections' if inside else SCORES}"

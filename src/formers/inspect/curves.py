@@ -74,7 +74,9 @@ def save_panels(panels: Sequence[Panel], path: str | Path, caption: str) -> Path
     """Writes panels side by side as a picture, .png or .svg, and returns its path."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    figure = new_figure(path, 5.4 * len(panels) + 1.0, 4.4)
+    most = max(len(panel.curves) for panel in panels)
+    crowded = most > len(COLOURS)  # then names stand below, where they hide no line
+    figure = new_figure(path, 5.4 * len(panels) + 1.0, 4.4 + (0.1 * most if crowded else 0.0))
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for i, curve in enumerate(panel.curves):
             mark: Any = "o" if len(curve.x) <= 16 else None
@@ -96,7 +98,8 @@ def save_panels(panels: Sequence[Panel], path: str | Path, caption: str) -> Path
         tidy(axes)
         axes.set_xlabel(panel.across, fontsize=8, color=TEXT)
         axes.set_ylabel(panel.up, fontsize=8, color=TEXT)
-        for words in axes.legend(fontsize=8, framealpha=0.8, edgecolor="none").get_texts():
+        where: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, -0.13), "ncols": 2} if crowded else {}
+        for words in axes.legend(fontsize=8, frameon=False, **where).get_texts():
             words.set_parse_math(False)  # the name of a folder is no formula
     write_caption(figure, caption)
     return save_figure(figure, path)

@@ -17,6 +17,8 @@ from formers.model.save import find, read_config
 
 LENGTHS = (128, 512, 2048, 8192, 32768)
 """The lengths that costs are given for unless others are asked for; the member's own stands among them."""
+SHORT = (2, 8)
+"""The same for a model that computes rows token by token."""
 LONGEST = 1 << 24
 """The largest length that is looked at."""
 
@@ -79,6 +81,8 @@ def _rows(costs: Costs, lengths: Sequence[int]) -> tuple[list[Cost], str | None]
     if lengths:
         return [costs.at(length) for length in sorted(set(lengths))], None
     rows: list[Cost] = []
+    if costs.spec.by_token:
+        return [costs.at(length) for length in SHORT], "rows are computed token by token, which takes long to look at; ask with --length."
     for length in sorted({*LENGTHS, min(max(costs.spec.length, 2), LONGEST)}):
         try:
             rows.append(costs.at(length))
@@ -120,6 +124,8 @@ def _row_facts(row: Cost, costs: Costs) -> dict[str, Any]:
 
 def _even(costs: Costs, rows: Sequence[Cost]) -> int | None:
     """The length at which attention over pairs costs as much as everything else in a forward pass; None where it never does."""
+    if not rows[-1].forward.scores:
+        return None
     few = rows[0] if len(rows) > 1 else costs.at(2)
     seen = [(few.length, few.forward), (rows[-1].length, rows[-1].forward)]
     # What is nearly a straight line is the excess of a token; of attention whose price of a token does not grow, that of all tokens.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
 from textwrap import wrap
 from typing import Any, NamedTuple
 
@@ -40,7 +41,10 @@ SEEN: dict[str, int] = {"memory": 16, "span": 16, "chunk": 16, "rank": 16, "bloc
 """How much is seen at once, where a member limits that: the same at every length, so that it shows how the rest grows."""
 CURVES: dict[str, Callable[[float], float]] = {"O(log n)": math.log, "O(sqrt n)": math.sqrt, "O(n)": lambda n: n}
 SEED = 0
-NAMES = 44
+BESIDE = {"seq2seq": {"alignment": "none"}}
+"""Options with which members are shown once more."""
+NONE = Parameter("memory", Parameter.KEYWORD_ONLY, default=None)
+NAMES = 36
 """Characters of a line in a legend."""
 
 
@@ -74,8 +78,13 @@ class Interaction(NamedTuple):
 
 
 def readers() -> list[Variant]:
-    """The members that read tokens."""
-    return [Variant(name, name, {}) for name, member in MEMBERS.items() if "vocab" in member.options]
+    """The members that read tokens, and beside them what the lecture compares them with."""
+    found = []
+    for name, member in MEMBERS.items():
+        if "vocab" in member.options:
+            found.append(Variant(name, name, {}))
+            found += [Variant(f"{name}:{option}={value}", name, {option: value}) for option, value in BESIDE.get(name, {}).items()]
+    return found
 
 
 def interaction(variant: Variant, lengths: Sequence[int] = LENGTHS, tick: Callable[[], None] = lambda: None) -> Interaction:
@@ -102,14 +111,17 @@ def check_lengths(lengths: Sequence[int]) -> None:
 
 
 def small_spec(variant: Variant, length: int) -> Spec:
-    """A member's spec in small sizes, for rows of a length; with a memory, for segments as long as that."""
-    known = MEMBERS[variant.member].options
-    options = {name: value for name, value in {**SIZES, **SEEN, "length": length}.items() if name in known}
+    """A member's spec in small sizes, for rows of a length; where a memory carries the past on, for segments that are always as long."""
+    known = MEMBERS[variant.member]
+    options = {name: value for name, value in {**SIZES, **SEEN, "length": length}.items() if name in known.options}
     if "vocab" in options:
         options.pop("features", None)
-    if "memory" in known:
-        options["length"] = SEEN["memory"]
-    return member_spec(variant.member, **{**options, **variant.options})
+    if not signature(known.recipe).parameters.get("memory", NONE).default:  # what is there to be added stays away
+        options.pop("memory", None)
+    spec = member_spec(variant.member, **{**options, **variant.options})
+    if spec.memory.limit is None:
+        return spec
+    return member_spec(variant.member, **{**options, "length": SEEN["memory"], **variant.options})
 
 
 def operations_of(spec: Spec, length: int) -> int:
@@ -195,7 +207,7 @@ def words_of(each: Interaction) -> list[str]:
 
 def _ends(figures: Sequence[int | None]) -> str:
     ends = ["never" if figure is None else f"{figure:,}" for figure in (figures[0], figures[-1])]
-    return " to ".join(dict.fromkeys(ends))
+    return "-".join(dict.fromkeys(ends))
 
 
 def interaction_panels(found: Sequence[Interaction]) -> list[Panel]:
@@ -206,7 +218,11 @@ def interaction_panels(found: Sequence[Interaction]) -> list[Panel]:
         for each in found:
             lines.setdefault(getattr(each, figures), []).append(each.name)
         curves = [
-            Curve("\n".join(wrap(", ".join(names), NAMES)), list(found[0].lengths), [math.nan if y is None else float(y) for y in line])
+            Curve(
+                "\n".join(wrap(", ".join(names), NAMES, break_on_hyphens=False)),
+                list(found[0].lengths),
+                [math.nan if y is None else float(y) for y in line],
+            )
             for line, names in sorted(lines.items(), key=lambda item: -(item[0][-1] or 0))
         ]
         panels.append(Panel(curves, "length n", up, rise="logarithmic"))

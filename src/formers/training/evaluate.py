@@ -57,7 +57,7 @@ def evaluate(
     pondered: what is told how long the tokens of each batch think; one of its own unless given.
     """
     part = part or held_out(batches)
-    score = ExactScore(model) if isinstance(batches, Exercised) else score_of(model, batches, tokenizer, part)
+    score = ExactScore(model, batches.ending()) if isinstance(batches, Exercised) else score_of(model, batches, tokenizer, part)
     pondered = pondered or Pondered(model.spec)
     rank, world = (0, 1) if batches.continues else share  # a state is carried from each batch to the next
     device = next(model.parameters()).device

@@ -3,9 +3,9 @@
 accuracy = right symbols / symbols        a symbol is a target, or all the places of a step: it is right if each of them is
 exact    = wholly right rows / rows       1 - exact is the sequence error of Graves (2016)
 
-The end of an answer is one of its symbols. Who writes tells a symbol from the right ones before it. A row is right in that way just if it
-is what the model would write, taking the likeliest symbol each time: up to the first mistake both read the same. Rows that ask for nothing
-do not count.
+The end of an answer is no symbol of it, but a row is right only if it ends where it should. Who writes tells a symbol from the right ones
+before it. A row is right in that way just if it is what the model would write, taking the likeliest symbol each time: up to the first
+mistake both read the same. Rows that ask for nothing do not count.
 """
 
 from __future__ import annotations
@@ -30,26 +30,35 @@ class Exact(NamedTuple):
     rows: int
 
 
+class Row(NamedTuple):
+    """A row that was judged."""
+
+    symbols: int
+    right: int
+    exact: bool
+    """Whether all of it is right, its end too."""
+
+
 class ExactScore(Score):
     """Of an exercise: the shares of right symbols and of right rows."""
 
     rows = "rows"
     extra = ("symbols", "right", "exact", "read")
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, end: int | None = None) -> None:
         super().__init__()
-        self.model = model
-        self.judged: list[tuple[int, int]] = []
-        """Of each row that was judged here, in order: its symbols, and how many are right."""
+        self.model, self.end = model, end
+        self.judged: list[Row] = []
+        """The rows that were judged here, in order."""
 
     def judge(self, targets: Tensor, out: Output) -> None:
         super().judge(targets, out)
-        symbols, right = counts(self.model, targets, out)
-        self.judged += list(zip(symbols.tolist(), right.tolist(), strict=True))
-        self.sums["symbols"] += int(symbols.sum())
-        self.sums["right"] += int(right.sum())
-        self.sums["exact"] += int(((right == symbols) & (symbols > 0)).sum())
-        self.sums["read"] += len(targets)
+        rows = counts(self.model, targets, out, self.end)
+        self.judged += rows
+        self.sums["symbols"] += sum(row.symbols for row in rows)
+        self.sums["right"] += sum(row.right for row in rows)
+        self.sums["exact"] += sum(row.exact for row in rows)
+        self.sums["read"] += len(rows)
 
     def further(self) -> Figures:
         return {"accuracy": self.sums["right"] / self.sums["symbols"], "exact": self.sums["exact"] / self.sums["rows"]}
@@ -64,10 +73,10 @@ class ExactScore(Score):
 
     def by_difficulty(self, difficulty: Tensor) -> dict[int, Exact]:
         """The scores of the rows of each difficulty, given that of every row (rows,); without rows that ask for nothing."""
-        found: dict[int, list[tuple[int, int]]] = {}
-        for hard, (symbols, right) in zip(difficulty.tolist(), self.judged, strict=False):
-            if symbols:
-                found.setdefault(hard, []).append((symbols, right))
+        found: dict[int, list[Row]] = {}
+        for hard, row in zip(difficulty.tolist(), self.judged, strict=False):
+            if row.symbols:
+                found.setdefault(hard, []).append(row)
         return {hard: _exact(found[hard]) for hard in sorted(found)}
 
 
@@ -75,25 +84,26 @@ class ExactScore(Score):
 def by_difficulty(model: Model, batches: Any, part: str = "valid", size: int = 64) -> dict[int, Exact]:
     """The scores of a model on an exercise, for the rows of each difficulty of a part."""
     assert isinstance(batches, Exercised)
-    score, device = ExactScore(model), next(model.parameters()).device
+    score, device = ExactScore(model, batches.ending()), next(model.parameters()).device
     with evaluating(model):
         for batch in batches.eval_batches(size, part):  # type: ignore[attr-defined]
             score.judge(batch["targets"], model(**{name: value.to(device) for name, value in batch.items()}))
     return score.by_difficulty(batches.difficulty(part))
 
 
-def counts(model: Model, targets: Tensor, out: Output) -> tuple[Tensor, Tensor]:
-    """How many symbols each row (rows,) asks for, and how many of them the model tells right."""
+def counts(model: Model, targets: Tensor, out: Output, end: int | None = None) -> list[Row]:
+    """What the model makes of each row of a batch."""
     counted = targets != IGNORED
     hit = ~counted
     hit[counted] = likeliest(model, out, counted) == targets[counted]
-    if targets.dim() == 1:
-        return counted.long(), (hit & counted).long()
+    symbol = counted if end is None else counted & (targets != end)
     if targets.dim() == 3:  # several places a step
-        counted, hit = counted.any(dim=2), hit.all(dim=2)
-    return counted.sum(dim=1), (hit & counted).sum(dim=1)
+        counted, hit, symbol = counted.any(dim=2), hit.all(dim=2), symbol.any(dim=2)
+    counted, hit, symbol = (each.view(len(targets), -1) for each in (counted, hit, symbol))
+    whole = hit.all(dim=1) & counted.any(dim=1)
+    return [Row(*row) for row in zip(symbol.sum(dim=1).tolist(), (hit & symbol).sum(dim=1).tolist(), whole.tolist(), strict=True)]
 
 
-def _exact(rows: list[tuple[int, int]]) -> Exact:
-    symbols, right = (sum(each) for each in zip(*rows, strict=True))
-    return Exact(right / symbols, sum(a == b for a, b in rows) / len(rows), len(rows))
+def _exact(rows: list[Row]) -> Exact:
+    symbols, right, exact = (sum(each) for each in zip(*rows, strict=True))
+    return Exact(right / symbols, exact / len(rows), len(rows))

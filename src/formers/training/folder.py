@@ -124,13 +124,16 @@ def describe(folder: Path, facts: dict[str, Any]) -> None:
     """Writes what a run says of itself."""
     import yaml
 
+    sizes, settings = facts["sizes"], facts["settings"]
     chosen = {
         "member": facts["member"],
         "data": facts["data"],
         **{name: value for name, value in facts["reading"].items() if value is not None},
-        **{name: value for name, value in facts["settings"].items() if value is not None},
-        **facts["sizes"],
+        **{name: value for name, value in settings.items() if value is not None},
+        **{name: value for name, value in sizes.items() if name not in settings},
     }
+    if both := {name: value for name, value in sizes.items() if name in settings}:  # such as the steps of training, and those in depth
+        chosen["member_sizes"] = both
     chosen |= {name: facts[name] for name in ("preset", "from") if facts[name] is not None}
     try:
         write(folder / YAML, yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True).encode())

@@ -62,6 +62,7 @@ def train(
     overwrite: bool = False,
     quiet: bool = False,
     track: str = "auto",
+    member_sizes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Trained:
     """Trains a member on data, saves it in the run folder `out` as it goes, and judges it on held-out data.
@@ -69,13 +70,14 @@ def train(
     data: a file, a folder, a glob, two parallel files with a comma between them, or a name such as enwik8 or stdlib.
     from_run: another run whose weights and sizes this one begins with.
     track: where figures go beside metrics.jsonl: auto, none, or some of tensorboard,wandb,mlflow.
+    member_sizes: options of the member, for names that mean something else here: member_sizes={"steps": 8} of universal-transformer.
     Options are the member's sizes (layers=8), the settings of training (batch=32, learning_rate=3e-4) and of reading (tokens="bpe").
     A folder that holds a run is refused unless `overwrite` is True. A run that was stopped or killed goes on with `resume`.
     """
     if out is not None and not str(out).strip():
         raise FormersError("out is empty: give the folder to save the run in.")
     start, place = time.monotonic(), world()
-    sizes, chosen, reading = arranged(member, options, steps, minutes, preset, seed)
+    sizes, chosen, reading = arranged(member, options, steps, minutes, preset, seed, member_sizes)
     if place.restarts and out is not None and holds_run(Path(out)) and read_facts(Path(out))["command"] == command():
         return resume(out, device=device, quiet=quiet)  # torchrun begins again with the command it was given
     if out is None and not place.alone:
@@ -146,10 +148,17 @@ def resume(
 
 
 def arranged(
-    member: str, options: dict[str, Any], steps: int | None = None, minutes: float | None = None, preset: str | None = None, seed: int = 0
+    member: str,
+    options: dict[str, Any],
+    steps: int | None = None,
+    minutes: float | None = None,
+    preset: str | None = None,
+    seed: int = 0,
+    member_sizes: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], Settings, Reading]:
     """A member's sizes, the settings of its training and of its reading, from options that name any of them; an unknown one is refused."""
     sizes, rest, read = _sorted(member, options)
+    sizes |= _own(member, member_sizes or {})
     reading = Reading(**read).resolved()
     return sizes, settings(steps, minutes, {**_defaults(member, preset, sizes), **rest, "seed": seed}), reading
 
@@ -286,6 +295,17 @@ def _sorted(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[
         if name not in (*sizes, *rest, *reading):
             raise FormersError(f"{member} has no option {name!r}, nor has its training: {nearest(name, [*sizes, *rest, *reading])}")
     return tuple({n: v for n, v in options.items() if n in names} for names in (sizes, rest, reading))  # type: ignore[return-value]
+
+
+def _own(member: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that are of the member, whatever else their names may mean."""
+    if not isinstance(given, Mapping):
+        raise FormersError(f"member_sizes={given!r} is no table of options: give names and values, as in {{'steps': 8}}.")
+    known = find_member(member).options
+    for name in given:
+        if name not in known:
+            raise FormersError(f"{member} has no option {name!r}: {nearest(str(name), known)}")
+    return dict(given)
 
 
 def _defaults(member: str, preset: str | None, sizes: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,10 @@ class Exercised:
     exercise: Exercise
     continues = False
 
+    def ending(self) -> int | None:
+        """The id that ends an answer, where one does."""
+        return None
+
     def difficulty(self, part: str) -> Tensor:
         """How hard each row of a part is, in their order (rows,): digits, bits, ..."""
         return torch.tensor(self.exercise.difficulties(part))
@@ -51,6 +55,9 @@ class _Text(Exercised):
 
     exercise: Strings
     tokenizer: Tokenizer
+
+    def ending(self) -> int | None:
+        return self.tokenizer.special("end") if "end" in self.tokenizer.specials else None
 
     def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
         """Rows drawn anew."""

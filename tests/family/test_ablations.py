@@ -1,0 +1,70 @@
+"""Every ablation changes what its name says, and nothing else; what is not there cannot be taken away."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from formers.family.ablations import ABLATIONS
+from formers.model import build, respecified
+from formers.patterns import Strided
+from formers.residual import Bare
+from helpers import refused
+
+WHOLE = formers.spec("decoder", vocab=11, dim=16, heads=4, layers=2, hidden=24, length=16)
+CHANGED = {
+    "positions": {"position"},
+    "feed-forward": {"feedforward"},
+    "mask": {"pattern", "head"},  # the head says that it does not write, with the same weights and the same loss
+    "residual": {"residual"},
+    "norm": {"residual"},
+    "scaling": {"attention"},
+    "heads": {"heads", "head_dim", "value_dim"},
+}
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_an_ablation_changes_what_it_names(name, norm):
+    whole = formers.spec("decoder", vocab=11, dim=16, heads=4, layers=2, hidden=24, length=16, norm=norm)
+    spec = ABLATIONS[name](whole)
+    assert {field for field in type(whole).model_fields if getattr(spec, field) != getattr(whole, field)} == CHANGED[name]
+    assert ABLATIONS[name](whole) == spec
+    tokens = torch.randint(11, (2, 9))
+    out = build(spec)(tokens[:, :-1], targets=tokens[:, 1:])
+    out.loss.backward()
+    assert torch.isfinite(out.loss)
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_nothing_is_taken_away_twice(name):
+    with refused("decoder has", "leave this ablation out"):
+        ABLATIONS[name](ABLATIONS[name](WHOLE))
+
+
+def test_what_cannot_be_taken_apart_is_refused():
+    with refused("Bare"):
+        ABLATIONS["norm"](WHOLE.replace(residual=Bare()))
+    with refused("causal mask"):
+        ABLATIONS["mask"](WHOLE.replace(pattern=Strided(stride=4)))
+    with refused("no positions"):
+        ABLATIONS["positions"](formers.spec("transformer-xl", vocab=11))
+
+
+def test_one_head_has_as_many_parameters():
+    whole = WHOLE.replace(head_dim=3, value_dim=5)
+    counts = [build(spec).parameter_count() for spec in (whole, ABLATIONS["heads"](whole))]
+    assert counts[0] == counts[1]
+
+
+def test_without_the_mask_a_token_sees_the_next_and_is_judged_without_it():
+    torch.manual_seed(0)
+    model = build(ABLATIONS["mask"](WHOLE)).double().eval()
+    honest = respecified(model, WHOLE).eval()
+    tokens = torch.randint(11, (1, 8))
+    other = tokens.clone()
+    other[0, 5] = (other[0, 5] + 1) % 11
+    assert not model(tokens).logits[:, :5].equal(model(other).logits[:, :5])
+    assert honest(tokens).logits[:, :5].equal(honest(other).logits[:, :5])
+    assert honest.embedding.weight is model.embedding.weight

@@ -1,0 +1,25 @@
+"""One without the other: the residual connection alone, and the norm alone."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from formers.residual import NormOnly, Plain, PreNorm
+from helpers import close
+
+
+def test_the_sum_alone():
+    x, y = torch.randn(2, 3, 8, dtype=torch.float64), torch.randn(2, 3, 8, dtype=torch.float64)
+    join = Plain().build(8, 0.5).double().eval()
+    close(join.leave(x, y), x + y)
+    close(join.enter(x), x)
+    assert list(join.parameters()) == []
+    assert Plain().gain(4) == PreNorm().gain(4)
+
+
+def test_the_norm_alone():
+    x, y = torch.randn(2, 3, 8, dtype=torch.float64), 5 * torch.randn(2, 3, 8, dtype=torch.float64)
+    join = NormOnly().build(8, 0.5).double().eval()
+    close(join.leave(x, y), F.layer_norm(y, (8,)))
+    close(join.enter(x), x)
