@@ -250,7 +250,7 @@ def test_steps_may_have_difficulties_of_their_own() -> None:
     items = Items(model, rows, "valid")
     evaluate(model, rows, None, size=2, pondered=items)
     seen = items.difficulties()[0]
-    assert seen.unit == "steps"
+    assert seen.unit == "tokens"
     assert [(g.difficulty, g.items) for g in seen.groups] == [(1, 5), (2, 5), (3, 3), (4, 3), (5, 3), (6, 2)]
     first = [float(model.inspect(rows.tokens[i : i + 1, :n]).notes[STEPS][0][0, 0]) for i, n in enumerate(rows.lengths)]
     assert seen.groups[0].mean == pytest.approx(sum(first) / 5)

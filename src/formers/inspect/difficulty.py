@@ -1,6 +1,6 @@
 """How long a model thinks about data, and whether it thinks longer about what is harder.
 
-An item is a row, with the mean N of its tokens, or, where each step of a row has a difficulty of its own, a step. The correlation is
+An item is a row, with the mean N of its tokens, or, where each token has a difficulty of its own, a token. The correlation is
 Pearson's, over items: 1 where N rises with the difficulty on a straight line, 0 where it does not depend on it.
 """
 
@@ -51,7 +51,7 @@ class Difficulty:
     title: str
     most: int
     """The most steps that there are."""
-    unit: Literal["rows", "steps"]
+    unit: Literal["rows", "tokens"]
     """What an item is."""
     groups: list[Group]
     """By difficulty, which rises."""
@@ -99,9 +99,9 @@ class Items(Pondered):
         """h of each token (tokens, most)."""
 
     @property
-    def unit(self) -> Literal["rows", "steps"]:
+    def unit(self) -> Literal["rows", "tokens"]:
         """What an item is."""
-        return "rows" if self.by_step is None else "steps"
+        return "rows" if self.by_step is None else "tokens"
 
     def watch(self) -> Watch:
         return Watch(only=(STEPS, REMAINDER, *([HALTING] if self.every_step else [])))

@@ -48,9 +48,9 @@ def draw_ponder(seen: Sequence[Ponder], flops: Flops, columns: int = 80, encodin
 
 
 def steps_table(steps: Sequence[Step]) -> Table:
-    """A line for each step: halting probabilities of the tokens that take it, and how many go on."""
+    """A line for each step that somebody takes: halting probabilities of those who do, and how many of all go on."""
     table = new_table("step", "mean h", "lower quartile", "upper quartile", "still running", right=4)
-    for step in steps:
+    for step in (step for step in steps if step.mean is not None):
         known = ["" if value is None else f"{value:.3f}" for value in (step.mean, step.lower, step.upper)]
         add_row(table, str(step.number), *known, f"{100 * step.running:.1f}%")
     return table
@@ -166,9 +166,8 @@ def _by_step(axes: Any, seen: Sequence[Difficulty]) -> None:
         x, title = [step.number for step in asked], f"{each.title}: " if each.title else ""
         axes.fill_between(x, [s.lower for s in asked], [s.upper for s in asked], color=colour, alpha=0.15, linewidth=0)
         axes.plot(x, [s.mean for s in asked], color=colour, linewidth=1.6, marker="o", markersize=3, label=f"{title}mean h")
-        running = [step.running for step in each.steps or []]
         axes.plot(
-            [0, *(step.number for step in each.steps or [])], [1.0, *running], color=colour, linewidth=1.2, linestyle="dashed",
+            [0, *x], [1.0, *(s.running for s in asked)], color=colour, linewidth=1.2, linestyle="dashed",
             label=f"{title}tokens still running behind the step",
         )  # fmt: skip
     axes.set_ylim(0, 1.03)
