@@ -172,7 +172,7 @@ def recurrent(
     """A training step and a forward pass of `rnn` beside torch.nn.LSTM between an embedding and an output layer; 5 % are noise."""
     from formers.bench.recurrent import LIMITS, bench_recurrent
 
-    _end(bench_recurrent(rounds), LIMITS, check, json)
+    end(bench_recurrent(rounds), LIMITS, check, json)
 
 
 @app.command()
