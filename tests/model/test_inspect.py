@@ -7,8 +7,9 @@ import torch
 
 import formers
 from contracts.specimens import SPECIMENS, VOCAB, subject
-from formers.attention import Aligned
+from formers.attention import Aligned, Pondering, Recurrent, Window
 from formers.core import Watch
+from formers.feedforward import NoFeedForward
 from formers.heads import LanguageModel
 from formers.patterns import Causal, Local
 from formers.score import Span
@@ -25,7 +26,8 @@ def test_maps_of_every_layer_and_head_sum_to_one_over_what_the_pattern_allows(sp
     seen = seat.model.inspect(x)
     spec = specimen.spec
     n = spec.extra + 7  # extra vectors stand before the tokens
-    assert len(seen.attention) == spec.depth.steps
+    attends = not isinstance(spec.attention, (Recurrent, Pondering, Window))
+    assert len(seen.attention) == (spec.depth.steps if attends else 0)
     made = spec.attention.condensed(spec.sizes, 7)
     for step, a in enumerate(seen.attention):
         assert a.shape == (3, spec.heads, n, made or n)
@@ -38,8 +40,12 @@ def test_maps_of_every_layer_and_head_sum_to_one_over_what_the_pattern_allows(sp
     with torch.no_grad():
         close(seen.output.hidden, seat(x).hidden, 0.0)
     assert seen.norms["stream"].shape == (spec.depth.steps + 1, 3, n)
-    assert seen.norms["feedforward"].shape == (spec.depth.steps, 3, n)
-    assert all(e.startswith(("sdpa", "dense", "hashed")) for e in seen.notes["attention executor"])
+    if not isinstance(spec.feedforward, NoFeedForward):
+        assert seen.norms["feedforward"].shape == (spec.depth.steps, 3, n)
+    if attends:
+        assert all(e.startswith(("sdpa", "dense", "hashed")) for e in seen.notes["attention executor"])
+    else:
+        assert len(seen.notes["attention executors"]) == spec.depth.steps
 
 
 def test_the_maps_are_those_that_the_output_is_made_of():

@@ -24,7 +24,8 @@ from formers.attention.cells import Cell, States, Weights, advance
 from formers.attention.multihead import Attention
 from formers.attention.recurrent import neighbours, recalled, run, widely
 from formers.core import Carried, Sizes, Stream
-from formers.core.halting import Act, Halting, averaged, begin, concrete, looked_at, mean_cost
+from formers.core.compiler import concrete
+from formers.core.halting import Act, Halting, account, averaged, begin, beside, may_skip
 from formers.patterns import Causal, Pattern
 from formers.score.base import ScoreModule
 
@@ -139,8 +140,7 @@ class HaltingLayer(PonderingLayer):
     def rows(self, x: Tensor, states: States, stream: Stream, step: int) -> tuple[Tensor, States]:
         drive, real = self.drive(x), stream.valid
         everybody = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        whole = not self.skipping or self.training or torch.is_grad_enabled() or looked_at(stream.watch) or not concrete(x)
-        think = self.thought if whole else self.skipped
+        think = self.skipped if self.skipping and may_skip(x, stream, self.training) else self.thought
         found, spent, seen = [], [], []
         for t in range(x.shape[1]):
             running = everybody if real is None else real[:, t]
@@ -149,14 +149,9 @@ class HaltingLayer(PonderingLayer):
             found.append(states[0])
             spent.append(done)
             seen.append(h)
-        total = Halting(*(torch.stack(by_token, dim=1) for by_token in zip(*map(_all, spent), strict=True)))
-        if self.part.ponder:
-            cost = self.part.ponder * mean_cost(total, real)  # E47
-            stream.losses["ponder"] = stream.losses["ponder"] + cost if "ponder" in stream.losses else cost
+        account(stream, step, beside(spent), self.part.ponder, real)  # E47
         if stream.watch is not None:
             stream.watch.note("halting", step, lambda: torch.stack([self.filled(h, x) for h in seen], dim=1))
-            stream.watch.note("ponder steps", step, lambda: total.steps)
-            stream.watch.note("remainder", step, lambda: total.remainder)
         return torch.stack(found, dim=1), states
 
     def halting(self, h: Tensor) -> Tensor:
@@ -187,13 +182,13 @@ class HaltingLayer(PonderingLayer):
             if not count:
                 break
             if (room := -(-count // ROWS) * ROWS) < len(rows):
-                out, done = _put_all(out, rows, means), _put(done, rows, spent)
+                out, done = _put(out, rows, means), done.put(rows, spent)
                 kept = torch.argsort(spent.running.logical_not().to(torch.uint8), stable=True)[:room]
-                rows, drive, states, means, spent = rows[kept], drive[kept], _rows(states, kept), _rows(means, kept), _part(spent, kept)
+                rows, drive, states, means, spent = rows[kept], drive[kept], _rows(states, kept), _rows(means, kept), spent.rows(kept)
             states = self.again(drive, states, n)
             p, spent = spent.step(self.halting(states[0]), part.epsilon, last=n == part.steps - 1, act=self.act)
             means = tuple(averaged(m, s, p, self.act) for m, s in zip(means, states, strict=True))
-        return _put_all(out, rows, means), _put(done, rows, spent), []
+        return _put(out, rows, means), done.put(rows, spent), []
 
     def filled(self, seen: list[Tensor], x: Tensor) -> Tensor:
         """h (batch, steps) of a token, not a number for the steps that it did not take."""
@@ -209,17 +204,5 @@ def _rows(states: States, rows: Tensor) -> States:
     return tuple(s.index_select(0, rows) for s in states)
 
 
-def _put_all(into: States, rows: Tensor, values: States) -> States:
+def _put(into: States, rows: Tensor, values: States) -> States:
     return tuple(a.index_copy(0, rows, b) for a, b in zip(into, values, strict=True))
-
-
-def _all(spent: Halting) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return spent.running, spent.total, spent.remainder, spent.steps
-
-
-def _part(spent: Halting, rows: Tensor) -> Halting:
-    return Halting(*(s.index_select(0, rows) for s in _all(spent)))
-
-
-def _put(into: Halting, rows: Tensor, values: Halting) -> Halting:
-    return Halting(*(a.index_copy(0, rows, b) for a, b in zip(_all(into), _all(values), strict=True)))

@@ -1,10 +1,14 @@
-"""The C++ compiler that torch.compile would call."""
+"""The C++ compiler that torch.compile would call, and whether tensors have numbers."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensor
 
 COMPILERS = ("g++", "clang++", "cl")
 
@@ -14,3 +18,8 @@ def compiler() -> str | None:
     """Where the C++ compiler stands, None where there is none; it is not started."""
     wanted = [name for name in (os.environ.get("CXX"), *COMPILERS) if name]
     return next((path for name in wanted if (path := shutil.which(name))), None)
+
+
+def concrete(x: Tensor) -> bool:
+    """Whether one can look into a tensor: not while a graph is compiled or costs are counted."""
+    return not torch.compiler.is_compiling() and not isinstance(x, FakeTensor)

@@ -14,14 +14,15 @@ no remainder, and states are interpolated, E44 from m^0 = 0, so that the weights
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
 
-from formers.core.stream import Watch
+from formers.core.compiler import concrete
+from formers.core.stream import Stream, Watch
 
 Act = Literal["graves", "t2t"]
 
@@ -66,6 +67,22 @@ class Halting:
         )
         return p, after
 
+    def rows(self, which: Tensor) -> Halting:
+        """What the rows of these numbers have spent."""
+        return Halting(*(each.index_select(0, which) for each in self._all()))
+
+    def put(self, which: Tensor, values: Halting) -> Halting:
+        """The same with what some rows have spent, put where they stand among all."""
+        return Halting(*(each.index_copy(0, which, value) for each, value in zip(self._all(), values._all(), strict=True)))
+
+    def _all(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.running, self.total, self.remainder, self.steps
+
+
+def beside(each: Sequence[Halting]) -> Halting:
+    """What tokens (rows,) that came one after the other have spent, as (rows, tokens)."""
+    return Halting(*(torch.stack(tokens, dim=1) for tokens in zip(*(one._all() for one in each), strict=True)))
+
 
 def begin(running: Tensor, dtype: torch.dtype) -> Halting:
     """Nothing spent, where `running` (any shape, bool) says who is to think at all; sums are float32 at least."""
@@ -87,9 +104,19 @@ def mean_cost(halting: Halting, real: Tensor | None) -> Tensor:
     return halting.cost.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
 
-def concrete(x: Tensor) -> bool:
-    """Whether one can look into a tensor: not while a graph is compiled or costs are counted."""
-    return not torch.compiler.is_compiling() and not isinstance(x, FakeTensor)
+def account(stream: Stream, step: int, halting: Halting, ponder: float, real: Tensor | None) -> None:
+    """Adds the price of thinking, `ponder` times the mean of N + R, to the losses of a pass, and notes N and R for whoever looks on."""
+    if ponder:
+        cost = ponder * mean_cost(halting, real)
+        stream.losses["ponder"] = stream.losses["ponder"] + cost if "ponder" in stream.losses else cost
+    if stream.watch is not None:
+        stream.watch.note("ponder steps", step, lambda: halting.steps)
+        stream.watch.note("remainder", step, lambda: halting.remainder)
+
+
+def may_skip(x: Tensor, stream: Stream, training: bool) -> bool:
+    """Whether what has halted can be left out: nothing is learnt, nobody looks on at all steps, and there are numbers to look at."""
+    return not training and not torch.is_grad_enabled() and not looked_at(stream.watch) and concrete(x)
 
 
 def looked_at(watch: Watch | None) -> bool:

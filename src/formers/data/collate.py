@@ -95,13 +95,9 @@ class Stories(_Drawn):
         numbers, mask = pad([[self.numbers[each] for each in row.facts[-self.longest :]] for row in examples])
         return {"tokens": self.table[numbers], "targets": torch.tensor([self.classes[row.answer] for row in examples]), "mask": mask}
 
-    def difficulties(self, part: str) -> list[int]:
-        """How many facts support the answer of each row of a part."""
-        return [row.supporting for row in self.parts[part]]
-
     def difficulty(self, part: str) -> Tensor:
-        """The same (rows,), as exercises tell it."""
-        return torch.tensor(self.difficulties(part))
+        """How many facts support the answer of each row (rows,) of a part."""
+        return torch.tensor([row.supporting for row in self.parts[part]])
 
     def tasks(self, part: str) -> list[int]:
         """The task of each row of a part."""

@@ -14,14 +14,15 @@ transformed and looked at, and what comes out is the interpolation E44.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from formers.core import Sizes, Stream
-from formers.core.halting import Act, Halting, averaged, begin, concrete, looked_at, mean_cost
+from formers.core.compiler import concrete
+from formers.core.halting import Act, Halting, account, averaged, begin, looked_at, may_skip
 from formers.depth.base import Depth, DepthModule, Walk
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -74,19 +75,11 @@ class AdaptiveBlocks(DepthModule):
         real = stream.valid
         running = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real
         spent = begin(running, x.dtype)
-        run = self.interpolated if self.part.act == "t2t" else self.thought if self.whole(x, stream) else self.skipped
+        skips = self.skipping and may_skip(x, stream, self.training)
+        run = self.interpolated if self.part.act == "t2t" else self.skipped if skips else self.thought
         y, spent = run(x, stream, walk, spent)
-        if self.part.ponder:
-            cost = self.part.ponder * mean_cost(spent, real)
-            stream.losses["ponder"] = stream.losses["ponder"] + cost if "ponder" in stream.losses else cost
-        if stream.watch is not None:
-            stream.watch.note("ponder steps", 0, lambda: spent.steps)
-            stream.watch.note("remainder", 0, lambda: spent.remainder)
+        account(stream, 0, spent, self.part.ponder, real)
         return y
-
-    def whole(self, x: Tensor, stream: Stream) -> bool:
-        """Whether all tokens take all steps that anybody takes: where weights learn, halting is looked at, or there are no numbers."""
-        return not self.skipping or self.training or torch.is_grad_enabled() or looked_at(stream.watch) or not concrete(x)
 
     def halting(self, state: Tensor) -> Tensor:
         """h (...) of states (..., dim)."""
@@ -128,14 +121,14 @@ class AdaptiveBlocks(DepthModule):
         """The same as `thought`, computed for those alone who have not halted, and for the rows that have such."""
         out, done, batch = torch.zeros_like(state), spent, torch.arange(len(state), device=state.device)
         part, block = self.part, self.blocks[0]
-        y: Any = out
+        y = out
         for t in range(self.steps):
             alive = spent.running.any(dim=1)
             inner = None if bool(alive.all()) else walk.rows(alive.nonzero()[:, 0])
             if inner is not None:  # what is known of the rows that end here is put aside
-                out, done = _put(out, batch, y), _put_all(done, batch, spent)
+                out, done = out.index_copy(0, batch, y), done.put(batch, spent)
                 walk, batch, state, y = inner, batch[alive], state[alive], y[alive]
-                spent = Halting(spent.running[alive], spent.total[alive], spent.remainder[alive], spent.steps[alive])
+                spent = spent.rows(alive.nonzero()[:, 0])
                 if not len(batch):
                     return out, done
             x = walk.enter(state, t)
@@ -153,24 +146,9 @@ class AdaptiveBlocks(DepthModule):
                 places = active.nonzero(as_tuple=True)
                 state = state.index_put(places, new.to(state.dtype))
                 y = y.index_put(places, p[places][:, None].to(y.dtype) * new.to(y.dtype), accumulate=True)
-        return _put(out, batch, y), _put_all(done, batch, spent)
+        return out.index_copy(0, batch, y), done.put(batch, spent)
 
     def show(self, stream: Stream, t: int, h: Tensor, spent: Halting) -> None:
         """Shows whoever looks on the halting probabilities of a step, not a number where a token has halted before it."""
         if stream.watch is not None:
             stream.watch.note("halting", t, lambda: h.masked_fill(~spent.running, torch.nan))
-
-
-def _put(into: Tensor, rows: Tensor, values: Tensor) -> Tensor:
-    """Rows of a tensor, replaced."""
-    return into.index_copy(0, rows, values)
-
-
-def _put_all(into: Halting, rows: Tensor, values: Halting) -> Halting:
-    """What some rows have spent, put where they stand among all."""
-    return Halting(
-        _put(into.running, rows, values.running),
-        _put(into.total, rows, values.total),
-        _put(into.remainder, rows, values.remainder),
-        _put(into.steps, rows, values.steps),
-    )

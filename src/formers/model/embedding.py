@@ -13,10 +13,10 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
 from formers.core import FormersError
+from formers.core.compiler import concrete
 from formers.heads.adaptive import among
 from formers.model.spec import Spec
 
@@ -105,7 +105,7 @@ class AdaptiveEmbedding(Lookup):
 
     def look_up(self, tokens: Tensor) -> Tensor:
         flat = tokens.reshape(-1)
-        if not torch.compiler.is_compiling() and not isinstance(flat, FakeTensor) and bool(((flat < 0) | (flat >= self.vocab)).any()):
+        if concrete(flat) and bool(((flat < 0) | (flat >= self.vocab)).any()):
             raise IndexError
         found = None
         for i, (table, projection) in enumerate(zip(self.tables, self.projections, strict=True)):

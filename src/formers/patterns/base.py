@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
 
 from formers.core import Comb, FormersError, Range, Slot
+from formers.core.compiler import concrete
 from formers.core.positions import Known, union
 from formers.patterns.plan import Plan, Round, scan
 
@@ -264,5 +264,5 @@ def heads_in(head: int | Tensor) -> int:
     if isinstance(head, int):
         return head + 1
     # Where a number cannot be read, or not without waiting for a device, the heads are 0, 1, ...: so mask and executors ask for them.
-    readable = head.device.type == "cpu" and not torch.compiler.is_compiling() and not isinstance(head, FakeTensor)
+    readable = head.device.type == "cpu" and concrete(head)
     return int(head.max()) + 1 if readable else head.numel()
