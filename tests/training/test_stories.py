@@ -76,6 +76,8 @@ def test_mistakes(folder, tmp_path):
         prepare("decoder", folder, options=TINY)
     with refused("classes=7", "3 answers"):
         prepare("encoder", folder, options={**TINY, "classes": 7})
+    with refused("decoder_steps=2 makes a decoder", "leave decoder_steps out"):
+        prepare("universal-transformer", folder, options={"dim": 16, "heads": 2, "decoder_steps": 2})
     with refused("dim=15"):
         prepare("encoder", "babi:1", options={**TINY, "dim": 15})  # before anything is fetched
     (tmp_path / "text.txt").write_text("some text\n" * 50)

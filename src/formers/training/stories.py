@@ -30,6 +30,9 @@ def prepare_stories(
     known = find_member(member)
     refuse_reader(str(data), member, "fact" in known.options)
     said = {**known.presets.get(preset or "", {}), **options}
+    for name in ("decoder_steps", "decoder_layers"):
+        if said.get(name):
+            raise FormersError(f"{name}={said[name]} makes a decoder, and the questions of {data} are answered by a class: leave {name} out.")
     check(member_spec(member, preset=preset, **{"vocab": 256, "classes": 2, "fact": 1, **options}))  # before the data are read
     opened = open_stories(data, reading)
     answers = len(opened.labels)
