@@ -1,4 +1,4 @@
-"""The baselines before attention learn what they can, and no more: a state carries parity on, a window ends, thinking has a price. Seconds."""
+"""What was there before attention learns what it can, and no more: a state carries parity on, a window ends, thinking costs. Seconds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_two_windows_of_two_see_four_tokens_back_and_not_five(lag: int, least: f
 
 
 def test_whoever_pays_for_thinking_learns_to_think_no_longer_than_it_must() -> None:
-    """One step is enough for parity bit by bit. Halting starts near four; only the gradient of the cost, -1 before the last step, says less."""
+    """One step is enough for parity bit by bit. Halting starts near four, and only the gradient of the cost says less."""
     found = {}
     for ponder in (0.05, 0.0):
         torch.manual_seed(0)

@@ -74,7 +74,7 @@ class Words(Experiment):
         return fmean(mean(lines, way, "valid", "by", length, what) for length in bucket)
 
     def claims(self, lines: Lines) -> dict[str, float]:
-        first, *_, last = self.buckets()
+        first, last = self.buckets()[0], self.buckets()[-1]
         looking = [(self.right(lines, way, first), self.right(lines, way, last)) for way in (ADDITIVE, MULTIPLICATIVE)]
         return {
             "attention_longest": min(longest for _, longest in looking),

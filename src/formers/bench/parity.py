@@ -34,15 +34,16 @@ class Bits(Experiment):
     rows: int = 4000
     dim: int = 128
     most: int = 20
-    few: int = 6
-    ponder: float = 0.003
+    few: int = 4
+    ponder: float = 0.001
+    bias: float = 0.0
 
     name: ClassVar[str] = "parity"
     titles: ClassVar[tuple[str, ...]] = ("way", "seed", "error", "steps", "correlation", "CPU seconds")
     limits: ClassVar[dict[str, tuple[float, float]]] = {
         "act_error": (0.0, 0.05),
         "plain_error": (0.25, 0.6),
-        "correlation": (0.5, 1.0),
+        "correlation": (0.2, 1.0),
         "ponder_growth": (0.5, 20.0),
     }
     """Medians over the seeds: of the rows that halting gets wrong, of its correlation of bits and steps, and of what the most bits take
@@ -60,11 +61,13 @@ class Bits(Experiment):
 
     def spec(self, steps: int, act: str) -> Spec:
         """A tanh network that reads the vector at once."""
-        return spec("act-rnn", features=self.size, classes=2, dim=self.dim, length=1, steps=steps, act=act, ponder=self.ponder)
+        halts: dict[str, Any] = {} if act == "none" else {"ponder": self.ponder, "halt_bias": self.bias}
+        return spec("act-rnn", features=self.size, classes=2, dim=self.dim, length=1, steps=steps, act=act, **halts)
 
     def words(self) -> str:
         return (
-            f"1 to {self.bits} of {self.size} entries; tanh cell, dim={self.dim}, at most {self.most} steps, ponder={self.ponder:g}; "
+            f"1 to {self.bits} of {self.size} entries; tanh cell, dim={self.dim}, at most {self.most} steps, ponder={self.ponder:g}, "
+            f"halt_bias={self.bias:g}; "
             f"{self.course.words()}; judged on {self.rows:,} held-out rows"
         )
 

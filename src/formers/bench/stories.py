@@ -28,7 +28,8 @@ class Questions(Experiment):
     dim: int = 64
     heads: int = 4
     most: int = 6
-    ponder: float = 0.01
+    ponder: float = 0.001
+    bias: float = -1.0
     offset: int = 30
     dropout: float = 0.1
     length: int = 70
@@ -40,7 +41,7 @@ class Questions(Experiment):
 
     def ways(self) -> dict[str, Way]:
         found = {}
-        for name, halting in ((ACT, {"act": "graves", "ponder": self.ponder}), (FIXED, {})):
+        for name, halting in ((ACT, {"act": "graves", "ponder": self.ponder, "halt_bias": self.bias}), (FIXED, {})):
             sizes: dict[str, Any] = {"dim": self.dim, "heads": self.heads, "steps": self.most, "length": self.length, "offset": self.offset}
             task = prepare("universal-transformer", self.data, None, {**sizes, "dropout": self.dropout, **halting})
             found[name] = Way(task.spec, task.batches, self.course)
@@ -49,7 +50,8 @@ class Questions(Experiment):
     def words(self) -> str:
         return (
             f"{self.data}, learnt jointly; dim={self.dim}, {self.heads} heads, at most {self.most} steps, ponder={self.ponder:g}, "
-            f"offsets up to {self.offset}, dropout {self.dropout:g}, the last {self.length} facts; {self.course.words()}; judged on test"
+            f"halt_bias={self.bias:g}, offsets up to {self.offset}, dropout {self.dropout:g}, the last {self.length} facts; "
+            f"{self.course.words()}; judged on test"
         )
 
     def cells(self, line: dict[str, Any]) -> list[str]:

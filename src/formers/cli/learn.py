@@ -66,7 +66,7 @@ def copying(
 
 def parity(
     steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 6000,
-    ponder: Annotated[float, typer.Option(help="What a step of halting costs.", min=0.0)] = 0.003,
+    ponder: Annotated[float, typer.Option(help="What a step of halting costs.", min=0.0)] = 0.001,
     seeds: Seeds = 3,
     out: Out = None,
     page: Page = None,
@@ -115,7 +115,7 @@ def bottleneck(
 def babi(
     steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 1500,
     data: Annotated[str, typer.Option(help="Which tasks, as `train` takes them.")] = "babi:1-3",
-    ponder: Annotated[float, typer.Option(help="What a step of halting costs.", min=0.0)] = 0.01,
+    ponder: Annotated[float, typer.Option(help="What a step of halting costs.", min=0.0)] = 0.001,
     seeds: Seeds = 1,
     out: Out = None,
     page: Page = None,

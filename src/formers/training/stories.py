@@ -32,7 +32,7 @@ def prepare_stories(
     said = {**known.presets.get(preset or "", {}), **options}
     for name in ("decoder_steps", "decoder_layers"):
         if said.get(name):
-            raise FormersError(f"{name}={said[name]} makes a decoder, and the questions of {data} are answered by a class: leave {name} out.")
+            raise FormersError(f"{name}={said[name]} makes a decoder, and {data} is answered by a class: leave {name} out.")
     check(member_spec(member, preset=preset, **{"vocab": 256, "classes": 2, "fact": 1, **options}))  # before the data are read
     opened = open_stories(data, reading)
     answers = len(opened.labels)
