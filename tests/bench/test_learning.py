@@ -109,7 +109,7 @@ def test_lines_are_summed_up_by_way() -> None:
 
 
 def test_a_page_keeps_what_people_wrote(tmp_path: Path) -> None:
-    page = tmp_path / "deep" / "page.md"
+    page = tmp_path / "page.md"
     assert onto(page, "first").read_text() == f"{BEGIN}\nfirst\n{END}\n"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     assert onto(page, "new").read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
@@ -128,6 +128,10 @@ def test_mistakes() -> None:
 def test_the_command_writes_page_and_picture_and_holds_the_limits(tmp_path: Path) -> None:
     page, picture = tmp_path / "page.md", tmp_path / "pictures" / "a.png"
     words = ["bench", "bottleneck", "--steps", "2", "--length", "5", "--seeds", "1", "--check", "--page", str(page), "--out", str(picture)]
+    done = CliRunner().invoke(app, words)
+    assert "there is no folder" in str(done.exception)  # told before anything is learnt
+    assert not page.exists()
+    picture.parent.mkdir()
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 1  # two steps teach nobody to copy
     assert "missed: attention_longest" in done.stderr

@@ -59,6 +59,7 @@ def test_ablate_prints_writes_and_draws(tmp_path: Path) -> None:
     data = tmp_path / "text.txt"
     data.write_text("all work and no play makes jack a dull boy. " * 60)
     page, out = tmp_path / "pages" / "a.md", tmp_path / "a.svg"
+    page.parent.mkdir()
     words = ("--data", str(data), "--steps", "2", *TINY, "--without", "norm")
     shown = run(taking, *words).stdout
     assert [line.split()[0] for line in shown.splitlines()[2:4]] == ["nothing", "norm"]

@@ -110,6 +110,5 @@ def onto(page: Path, figures: str) -> Path:
     old = page.read_text(encoding="utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
     before, mark, rest = old.partition(BEGIN)
     after = rest.partition(END)[2] if mark else "\n"
-    page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(f"{before if mark else old}{BEGIN}\n{figures}\n{END}{after}", encoding="utf-8")
     return page

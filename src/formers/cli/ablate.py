@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from formers.cli.common import Json, Set, check_suffix, notice, print_json, wrote
+from formers.cli.common import Json, Set, check_file, notice, print_json, wrote
 from formers.cli.complete import complete_ablation, complete_data, complete_member
 from formers.cli.options import parse_set
 
@@ -33,8 +33,8 @@ def ablate(
     json: Json = False,
 ) -> None:
     """Train MEMBER as it is and without each of its parts, and tell what that costs. Nothing is saved but what is asked for."""
-    check_suffix(out, (".png", ".svg"))
-    check_suffix(page, (".md", ".markdown"))
+    check_file(out, (".png", ".svg"))
+    check_file(page, (".md", ".markdown"))
     from formers.bench.ablate import WORDS, cells, markdown, panels, settings_words
     from formers.bench.ablate import ablate as run
     from formers.training.log import progress_bar
@@ -46,7 +46,6 @@ def ablate(
 
         wrote(save_bars(panels(results), out, f"Without one part each. {settings_words(results)} Dots are seeds."), json)
     if page is not None:
-        page.parent.mkdir(parents=True, exist_ok=True)
         beside = None if out is None else Path(os.path.relpath(out, page.parent))
         page.write_text(markdown(results, shlex.join(["formers", *sys.argv[1:]]), beside), encoding="utf-8")
         wrote(page, json)

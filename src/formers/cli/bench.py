@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from formers.cli import learn
-from formers.cli.common import Check, Json, MemberSet, check_suffix, wrote
+from formers.cli.common import Check, Json, MemberSet, check_file, wrote
 from formers.cli.complete import complete_member
 from formers.cli.limits import end, show
 from formers.cli.options import parse_set
@@ -296,7 +296,7 @@ def memory(
 
     Depths are compared at the first --length, 1024 unless given, and lengths at the last --depth, 6 unless given.
     """
-    check_suffix(out, (".png", ".svg"))
+    check_file(out, (".png", ".svg"))
     from formers.bench.training_memory import DEPTHS, LENGTHS, LIMITS, WAYS, bench_memory, caption, check_memory, panels
     from formers.core import FormersError, nearest
     from formers.inspect import draw_curves, save_panels

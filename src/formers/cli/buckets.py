@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Out, check_suffix, print_json, wrote
+from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Out, check_file, print_json, wrote
 from formers.cli.complete import complete_data, complete_member
 from formers.cli.options import parse_set
 
@@ -37,7 +37,7 @@ def buckets(
     json: Json = False,
 ) -> None:
     """Draw the buckets of LSH attention over a text, who meets whom in them, and what a later token moves. A member has random weights."""
-    check_suffix(out, (".png", ".svg"))
+    check_file(out, (".png", ".svg"))
     from formers.inspect import buckets_facts, buckets_of, moved, moved_facts, save_buckets
 
     model, name = _opened(member, vocab, preset, set_ or [], checkpoint)

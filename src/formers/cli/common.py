@@ -53,12 +53,20 @@ def wrote(path: Path, json: bool) -> None:
     (notice if json else print)(f"wrote {path}")
 
 
-def check_suffix(out: Path | None, known: tuple[str, ...]) -> None:
-    """Refuses the name of a file before anything is computed for it."""
-    if out is not None and out.suffix.lower() not in known:
-        from formers.core import FormersError
+def check_file(out: Path | None, known: tuple[str, ...]) -> None:
+    """Refuses a file that could not be written before anything is computed for it: its suffix, its folder, what draws pictures."""
+    if out is None:
+        return
+    from importlib.util import find_spec
 
+    from formers.core import FormersError
+
+    if out.suffix.lower() not in known:
         raise FormersError(f"{out.name!r} is no name for this: end it in {', '.join(known[:-1])} or {known[-1]}.")
+    if not out.parent.is_dir():
+        raise FormersError(f"cannot write {str(out)!r}, for there is no folder {str(out.parent)!r}: make it, or choose one that exists.")
+    if out.suffix.lower() in (".png", ".svg") and find_spec("matplotlib") is None:
+        raise FormersError(f"a picture like {out.name!r} needs matplotlib: pip install matplotlib.")
 
 
 def report(results: Mapping[str, object], json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from formers.cli.common import Json, Set, check_suffix, notice, print_json, wrote
+from formers.cli.common import Json, Set, check_file, notice, print_json, wrote
 from formers.cli.complete import complete_data, complete_member
 from formers.cli.options import parse_set
 
@@ -45,7 +45,7 @@ def compare(
 
     if (minutes is None) == (steps is None):
         raise FormersError("a comparison needs one budget for all: give --minutes or --steps.")
-    check_suffix(curves, (".png", ".svg"))
+    check_file(curves, (".png", ".svg"))
     chosen = [variant(v, parse_set) for v in variants]
     results = run(chosen, data, out, parse_set(set_ or []), minutes, steps, parameters, limit, seed, notice)
     if page is not None:

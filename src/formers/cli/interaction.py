@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from formers.cli.common import Json, Out, check_suffix, print_json, wrote
+from formers.cli.common import Json, Out, check_file, print_json, wrote
 from formers.cli.complete import complete_member
 from formers.cli.options import parse_set
 
@@ -32,7 +32,7 @@ def interaction(
     json: Json = False,
 ) -> None:
     """Measure the sequential operations of MEMBERs and the shortest path between two tokens, and how both grow with the length."""
-    check_suffix(out, (".png", ".svg"))
+    check_file(out, (".png", ".svg"))
     from formers.family.variants import variant
     from formers.inspect.curves import save_panels
     from formers.inspect.interaction import LENGTHS, check_lengths, interaction_facts, interaction_panels, readers

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from formers.cli.common import Check, Json, check_suffix, wrote
+from formers.cli.common import Check, Json, check_file, wrote
 from formers.cli.limits import end
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def copying(
     """The Reformer's duplication task 0w0w: the share of tokens copied right, by the rounds of hashing in training and in evaluation."""
     from formers.bench.copying import JUDGED, LIMITS, Copying, bench_copying, named, save_copying
 
-    check_suffix(out, (".png", ".svg"))
+    check_file(out, (".png", ".svg"))
     columns = [named(rounds) for rounds in JUDGED]
     if not json:
         print(f"{'learnt with':<12}" + "".join(f"{name:>9}" for name in columns) + f"{'other':>9}{'seconds':>9}", flush=True)
@@ -130,8 +130,8 @@ def babi(
 
 def _experiment(what: Experiment, seeds: int, out: Path | None, page: Path | None, check: bool, json: bool) -> None:
     """Runs an experiment: its rows as they are found, its further table, what it claims; picture and page where they are asked for."""
-    check_suffix(out, (".png", ".svg"))
-    check_suffix(page, (".md", ".markdown"))
+    check_file(out, (".png", ".svg"))
+    check_file(page, (".md", ".markdown"))
     ways = what.ways()
     widths = [max(map(len, (*ways, what.titles[0]))), *(len(title) for title in what.titles[1:])]
 

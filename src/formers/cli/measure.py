@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, Out, Split, check_suffix, print_json, wrote
+from formers.cli.common import Json, Out, Split, check_file, print_json, wrote
 from formers.cli.complete import complete_data, complete_run
 
 Runs = Annotated[list[Path], typer.Argument(help="One run or more.", autocompletion=complete_run)]
@@ -26,7 +26,7 @@ def losses(
     json: Json = False,
 ) -> None:
     """Draw the loss by the position within the segment: what its first tokens cost. A run with a memory is drawn with it and without."""
-    check_suffix(out, (".png", ".svg"))
+    check_file(out, (".png", ".svg"))
     from formers.inspect import draw_curves, losses_facts, losses_panel, run_losses, save_panels
     from formers.training.log import progress_bar
 
@@ -58,7 +58,7 @@ def context(
     json: Json = False,
 ) -> None:
     """Draw the loss against the length of the context, and tell the relative effective context length of RUNS as a group."""
-    check_suffix(out, (".png", ".svg"))
+    check_file(out, (".png", ".svg"))
     from formers.inspect import context_facts, context_panels, context_words, draw_curves, run_contexts, save_panels
     from formers.inspect.context import share_words
     from formers.inspect.tables import add_row, new_table

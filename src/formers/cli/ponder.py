@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, Out, Run, check_suffix, print_json, wrote
+from formers.cli.common import Json, Out, Run, check_file, print_json, wrote
 from formers.cli.complete import complete_data
 
 
@@ -29,7 +29,7 @@ def ponder(
     json: Json = False,
 ) -> None:
     """Draw how many steps each token of a text takes until it halts; or of data, against how hard their rows are."""
-    check_suffix(out, (".png", ".svg"))
+    check_file(out, (".png", ".svg"))
     from formers.core import FormersError
 
     if text is None:

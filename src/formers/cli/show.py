@@ -9,7 +9,7 @@ import typer
 
 from formers.cli import measure
 from formers.cli.buckets import buckets
-from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Out, Run, check_suffix, print_json, wrote
+from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Out, Run, check_file, print_json, wrote
 from formers.cli.complete import complete_member, complete_pattern, complete_pattern_set
 from formers.cli.interaction import interaction
 from formers.cli.options import parse_set
@@ -139,7 +139,7 @@ def attention(
     from formers.inspect import attention_facts, find_view, save_attention_page, save_heads, save_map, views_of
     from formers.model import load
 
-    check_suffix(out, (PAGE, ".png", ".svg"))
+    check_file(out, (PAGE, ".png", ".svg"))
     model = load(run, "cpu", checkpoint)
     views = views_of(model, text, target)
     place = find_view(views, view)
@@ -177,7 +177,7 @@ def alignment(
     from formers.inspect import alignment_of, attention_facts, by_words, find_view, save_map, views_of
     from formers.model import Seq2Seq, load
 
-    check_suffix(out, (".png", ".svg"))
+    check_file(out, (".png", ".svg"))
     model = load(run, "cpu", checkpoint)
     if not isinstance(model, Seq2Seq):
         raise FormersError(f"{model.spec.name or run} has no cross-attention, so nothing to align: use `formers show attention` instead.")
@@ -205,7 +205,7 @@ def spans(
     from formers.inspect import draw_spans, save_spans, spans_facts, spans_of
     from formers.model import load
 
-    check_suffix(out, (".png", ".svg"))
+    check_file(out, (".png", ".svg"))
     model = load(run, "cpu", checkpoint)
     seen = spans_of(model, text, _named(model.spec.name, run))
     if out is not None:
