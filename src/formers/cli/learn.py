@@ -80,7 +80,7 @@ def parity(
 
 
 def addition(
-    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 900,
+    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 1800,
     digits: Annotated[int, typer.Option(help="The digits of the longest numbers to learn from.", min=1)] = 12,
     test: Annotated[int, typer.Option(help="The digits of the numbers to judge.", min=1)] = 20,
     nines: Annotated[float, typer.Option(help="The share of columns that are made to add up to 9.", min=0.0, max=0.99)] = 0.5,
