@@ -113,10 +113,10 @@ def bottleneck(
 
 
 def babi(
-    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 1500,
+    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 2400,
     data: Annotated[str, typer.Option(help="Which tasks, as `train` takes them.")] = "babi:1-3",
-    ponder: Annotated[float, typer.Option(help="What a step of halting costs.", min=0.0)] = 0.001,
-    seeds: Seeds = 1,
+    ponder: Annotated[float, typer.Option(help="What a step of halting costs.", min=0.0)] = 0.01,
+    seeds: Seeds = 2,
     out: Out = None,
     page: Page = None,
     check: Check = False,
