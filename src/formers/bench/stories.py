@@ -52,8 +52,8 @@ class Questions(Experiment):
     def words(self) -> str:
         return (
             f"{self.data}, learnt jointly; dim={self.dim}, {self.heads} heads, pre-norm, at most {self.most} steps, "
-            f"ponder={self.ponder:g}, halt_bias={self.bias:g}, offsets up to {self.offset}, dropout {self.dropout:g}, the last {self.length} facts; "
-            f"{self.course.words()}; judged on test"
+            f"ponder={self.ponder:g}, halt_bias={self.bias:g}, offsets up to {self.offset}, dropout {self.dropout:g}, "
+            f"the last {self.length} facts; {self.course.words()}; judged on test"
         )
 
     def cells(self, line: dict[str, Any]) -> list[str]:
