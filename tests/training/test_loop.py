@@ -324,16 +324,30 @@ def test_changed_data_are_not_resumed_on(text, tmp_path):
         formers.resume(tmp_path / "run", steps=2, quiet=True)
 
 
-def test_pieces_give_the_gradient_of_the_whole_batch(tmp_path):
+THINKING = {"steps": 4, "act": "graves", "ponder": 0.5, "halt_bias": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("member", "data", "options"),
+    [
+        ("transformer", None, {"heads": 2, "layers": 1}),
+        ("universal-transformer", None, {"heads": 2, "decoder_steps": 3, **THINKING}),  # the price of thinking is a mean over tokens,
+        ("universal-transformer", "task:addition,digits=4", {"heads": 2, **THINKING}),  # more of which are read than asked for
+        ("act-rnn", "task:addition,digits=2", THINKING),
+    ],
+)
+def test_pieces_give_the_gradient_of_the_whole_batch(tmp_path, member, data, options):
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{'a' * (i % 9)}{i}\t{'b' * (i % 4)}{i}\n" for i in range(300)))
-    task = prepare("transformer", path, None, {"dim": 16, "heads": 2, "layers": 1, "dropout": 0.0})
+    task = prepare(member, data or path, None, {"dim": 16, "dropout": 0.0, **options})
     found = []
     for pieces in (1, 3, 7):
         torch.manual_seed(0)
         loop = Loop(build(task.spec).double().train(), task, Settings(batch=7, accumulate=pieces, clip=1e9))
-        loop.learn(loop.pieces())
-        found.append([p.grad for p in loop.model.parameters()])
+        for unit in (module.unit for module in loop.model.modules() if hasattr(module, "unit")):
+            torch.nn.init.normal_(unit.weight)  # which starts at 0: tokens would all halt at once
+        done = loop.learn(loop.pieces())
+        found.append([torch.tensor([done.loss, *done.terms.values()]).double(), *(p.grad for p in loop.model.parameters())])
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):
             close(a, b)

@@ -19,6 +19,8 @@ from formers.core.positions import Positions
 T = TypeVar("T")
 IGNORED = -100
 """The target that counts for no loss."""
+ENCODER = "encoder "
+"""Stands before the names of what the encoder of a pair notes and costs."""
 
 
 class Source(NamedTuple):

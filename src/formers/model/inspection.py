@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from formers.core import FormersError, Watch
-from formers.core.stream import Compaction, compact
+from formers.core.stream import ENCODER, Compaction, compact
 from formers.model.modes import evaluating
 
 if TYPE_CHECKING:
@@ -90,17 +90,17 @@ def inspect_pass(
         maps[name] = [_in_order(a, rows, columns) for a in seen.pop(name, [])]
     norms = {}
     for name in [name for name in seen if name.endswith(NORM)]:
-        order = orders["source" if name.startswith("encoder ") else "target"]
+        order = orders["source" if name.startswith(ENCODER) else "target"]
         norms[name.removesuffix(NORM)] = torch.stack([_behind(n, order) for n in seen.pop(name)])
     for name in [name for name in seen if name.endswith(BY_TOKEN)]:
-        order = orders["source" if name.startswith("encoder ") else "target"]
+        order = orders["source" if name.startswith(ENCODER) else "target"]
         seen[name] = [_behind(values, order) for values in seen[name]]
     for name in [name for name in seen if name.endswith(BUCKETS)]:
-        order = orders["source" if name.startswith("encoder ") else "target"]
+        order = orders["source" if name.startswith(ENCODER) else "target"]
         # 0 is a bucket, too: counted from 1 on the way, padding ends up below the first.
         seen[name] = [_behind(values.movedim(-1, 1) + 1, order).movedim(1, -1) - 1 for values in seen[name]]
     for name in [name for name in seen if name.endswith((HALTING, STEPS, REMAINDER))]:
-        order = orders["source" if name.startswith("encoder ") else "target"]
+        order = orders["source" if name.startswith(ENCODER) else "target"]
         seen[name] = [_behind(values, order, Compaction.back) for values in seen[name]]
     return Inspection(output, maps["attention"], maps["cross"], maps["encoder attention"], norms, seen)
 

@@ -39,6 +39,8 @@ class Output:
     """The detached, exact continuation."""
     hidden: Tensor | None = None
     """(batch, length, dim), before the head; twice as wide where two streams end side by side."""
+    of_tokens: tuple[str, ...] = ()
+    """The terms that are means over the real tokens of a stack, or are of the weights alone; the others are means over targets."""
 
 
 # Wrappers such as DistributedDataParallel look for the tensors of an output.
@@ -157,7 +159,7 @@ class Model(nn.Module):
         if self.auxiliary is not None and self.training:
             losses = {**losses, **self.auxiliary(hidden, taps, self.embedding, targets, mask, progress)}
         losses = {**losses, **stream.losses}
-        return Output(logits, torch.stack(list(losses.values())).sum() if losses else None, losses, state, hidden)
+        return Output(logits, torch.stack(list(losses.values())).sum() if losses else None, losses, state, hidden, tuple(stream.losses))
 
     def _check_state(self, state: State, batch: int) -> None:
         if not isinstance(state, State):

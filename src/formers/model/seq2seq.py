@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from formers.core import FormersError, Source, State, Watch
+from formers.core.stream import ENCODER
 from formers.model.embedding import embedding
 from formers.model.inspection import Inspection, inspect_pass, size_of
 from formers.model.model import Model, Output
@@ -34,7 +35,7 @@ class Seq2Seq(Model):
         update: int | None = None,
         starts: dict[int, Tensor] | None = None,
     ) -> tuple[Source, dict[str, Tensor]]:
-        """The encoder's output over source (batch, n), real tokens first, and its named extra losses.
+        """The encoder's output over source (batch, n), real tokens first, and its extra losses, "encoder " before their names.
 
         Extra vectors of the encoder are not in it: what they have gathered the tokens have read, and a source's places stay its tokens.
         Final states are, where the decoder begins with them. `starts` are as in `Stream`.
@@ -43,7 +44,8 @@ class Seq2Seq(Model):
         x, stream, _ = self.enter(read(source), source_mask, None, None if watch is None else watch.inside("encoder"))
         final: list[tuple[Tensor, ...]] | None = [] if self.spec.attention.reads_source else None
         hidden, _ = self.encoder(x, replace(stream, keep=False, update=update, starts={} if starts is None else starts, final=final))
-        return Source(hidden, stream.valid, tuple(final or ())), stream.losses
+        losses = {f"{ENCODER}{name}": loss for name, loss in stream.losses.items()}
+        return Source(hidden, stream.valid, tuple(final or ())), losses
 
     def forward(
         self,

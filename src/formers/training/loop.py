@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from formers.core import IGNORED, FormersError, Settles, State
 from formers.core.random import key
+from formers.core.stream import ENCODER
 from formers.data.batches import Batch
 from formers.data.lanes import Streams
-from formers.model import Model
+from formers.model import Model, Output
 from formers.training.config import Settings
 from formers.training.distributed import ALONE, World
 from formers.training.optim import clip, optimizer, rate
@@ -54,11 +55,25 @@ class Step(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a step's batch, which of its rows begin anew, and its share of the targets of all processes."""
+    """A part of a step's batch, which of its rows begin anew, and its shares of what all processes have."""
 
     batch: Batch
     fresh: Tensor | None
     share: float
+    """Of the targets."""
+    tokens: float
+    """Of the real tokens."""
+    source: float
+    """Of those of the source, where there is one."""
+
+    def weighed(self, out: Output) -> Tensor:
+        """What the piece adds to the loss of the whole batch, each term by its share of what it is a mean over."""
+        assert out.loss is not None
+        return out.loss * self.share + sum(out.losses[name] * more for name in out.of_tokens if (more := self.of(name) - self.share))
+
+    def of(self, name: str) -> float:
+        """The share that a term over the tokens of a stack has."""
+        return self.source if name.startswith(ENCODER) else self.tokens
 
 
 @dataclass
@@ -111,11 +126,13 @@ class Loop:
     def pieces(self) -> list[Piece]:
         """This process's part of the next batch."""
         made = [self.task.batches.train_batch(self.settings.batch, self.settings.seed, self.step, rows) for rows in self.rows]
-        counts = [int((batch["targets"] != IGNORED).sum()) for batch in made]
-        total = self.world.total([float(sum(counts))])[0]
+        extra = self.model.spec.extra, 0 if self.model.spec.encoder is None else self.model.spec.encoder.extra
+        counts = [_counted(batch, *extra) for batch in made]
+        totals = self.world.total([float(sum(each)) for each in zip(*counts, strict=True)])
         fresh = [batch.pop(FRESH, None) for batch in made]
         here = [{name: value.to(self.device) for name, value in batch.items()} for batch in made]
-        return [Piece(b, f, n / max(total, 1.0)) for b, f, n in zip(here, fresh, counts, strict=True)]
+        shares = [[n / max(total, 1.0) for n, total in zip(each, totals, strict=True)] for each in counts]
+        return [Piece(b, f, *share) for b, f, share in zip(here, fresh, shares, strict=True)]
 
     def learn(self, pieces: list[Piece]) -> Step:
         """One step on the pieces of a batch, whose gradient is that of the whole batch over all processes."""
@@ -133,12 +150,12 @@ class Loop:
             with self.world.quiet(self.module, last=i == len(pieces) - 1):
                 with autocast(self.settings.precision, self.device):
                     out = self.module(**piece.batch, **self._carried(i, piece), **further)
-                # Gradients are averaged over the processes: each weighs as much as it has targets.
-                loss = out.loss * (piece.share * self.world.size)
-                self.scaler.scale(loss).backward()
-            losses.append(out.loss.detach() * piece.share)
+                loss = piece.weighed(out)
+                torch.autograd.backward(self.scaler.scale(loss * self.world.size))  # gradients are averaged over the processes
+            losses.append(loss.detach())
             if len(out.losses) > 1:
-                terms = {name: terms.get(name, 0.0) + value.detach() * piece.share for name, value in out.losses.items()}
+                shares = {name: piece.of(name) if name in out.of_tokens else piece.share for name in out.losses}
+                terms = {name: terms.get(name, 0.0) + value.detach() * shares[name] for name, value in out.losses.items()}
             states.append(out.state)
         self.scaler.unscale_(self.optimizer)
         norm = clip(self.model.parameters(), self.settings)
@@ -180,6 +197,21 @@ class Loop:
         if piece.fresh is not None and bool(piece.fresh.any()):
             state = state.reset(piece.fresh.to(self.device))
         return {"state": state}
+
+
+def _counted(batch: Batch, extra: int, source_extra: int) -> tuple[int, int, int]:
+    """How many targets a batch has, how many real tokens, and how many in its sources; extra vectors before a row are tokens, too."""
+    side = "target" if "target" in batch else "tokens"
+    return (
+        int((batch["targets"] != IGNORED).sum()),
+        _real(batch[side], batch.get("mask"), extra),
+        _real(batch["source"], batch.get("source_mask"), source_extra) if "source" in batch else 0,
+    )
+
+
+def _real(tokens: Tensor, mask: Tensor | None, extra: int) -> int:
+    rows, length = tokens.shape[:2]
+    return rows * extra + (rows * length if mask is None else int(mask.sum()))
 
 
 def _width(batch: Batch) -> int:

@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from formers.core import Watch
+from formers.core.stream import ENCODER
 from formers.model import Output, Spec
 from formers.model.inspection import REMAINDER, STEPS
 
-SIDES = {"": "", "encoder ": "encoder_"}
+SIDES = {"": "", ENCODER: "encoder_"}
 """How the names of notes and of figures begin, by stack."""
 TOKENS = "tokens"
 
@@ -23,7 +24,7 @@ class Pondered:
     """Sums of N and R over the tokens that a model has read, by stack; they add up over processes."""
 
     def __init__(self, spec: Spec) -> None:
-        stacks = {"": spec, "encoder ": spec.encoder}
+        stacks = {"": spec, ENCODER: spec.encoder}
         self.most = {side: stack.ponders for side, stack in stacks.items() if stack is not None and stack.ponders is not None}
         """The most steps of each stack that ponders."""
         self.sums = {side + name: 0.0 for side in self.most for name in (STEPS, REMAINDER, TOKENS)}

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from safetensors.torch import save as to_bytes
 
 from formers.core import FormersError
+from formers.core.stream import ENCODER
 from formers.data import Reading, Rows
 from formers.data.files import parallel, resolved
 from formers.data.tasks import Answers, DrawnPairs
@@ -67,7 +68,8 @@ def take_step(loop: Loop, log: Log, folder: Path | None = None) -> None:
     done, pieces = loop.advance()
     shown = done.loss if loop.smooth is None else loop.smooth
     beside = done.loss - done.terms.get("cross_entropy", done.loss)  # such as a penalty, which is no likelihood
-    price = {"ponder": done.terms["ponder"]} if "ponder" in done.terms else {}
+    prices = [term for name, term in done.terms.items() if name.removeprefix(ENCODER) == "ponder"]
+    price = {"ponder": sum(prices)} if prices else {}
     told = {"loss": shown, **live(loop.model, shown - beside), **price, "tokens/s": loop.tokens / max(loop.busy, 1e-9)}
     log.step(loop.step, loop.progress, told)
     facts: dict[str, Any] = {
