@@ -203,6 +203,8 @@ def test_bad_options_are_refused() -> None:
     ):
         with refused("Pondering", *words):
             Pondering(**options)
+    with refused("act-rnn cannot take halt_epsilon=1.5"):
+        formers.spec("act-rnn", vocab=11, halt_epsilon=1.5)
     with refused("features=3", "give classes"):
         formers.spec("act-rnn", features=3)
     with refused("places=2", "give classes"):

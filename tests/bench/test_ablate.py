@@ -74,6 +74,8 @@ def test_what_a_member_lacks_is_told_or_refused(text):
 def test_mistakes_are_refused(text):
     with refused("no ablation", "nrom", "norm"):
         ablate("decoder", text, ["nrom"])
+    with refused("rnn has none of", "use decoder"):
+        ablate("rnn", str(text), steps=1, seeds=1, say=lambda words: None)
     with refused("seeds=0"):
         ablate("decoder", text, seeds=0)
     with refused("transformer", "two stacks"):

@@ -281,6 +281,8 @@ def test_what_is_written_opens_the_same_again(exercise: Exercise) -> None:
         ("task:addition,digits", ("'digits'", "name=value")),
         ("task:addition,digits=3,digits=4", ("digits", "twice")),
         ("task:addition,digits=many", ("digits='many'", "integer")),
+        ("task:addition,digits=²", ("digits='²'", "integer")),
+        ("task:addition,digits=3,test_digits=2", ("test_digits=2", "digits=3", "never easier")),
         ("task:addition,order=up", ("order='up'", "'written' or 'reversed'")),
         ("task:copy,length=0", ("length=0", "1 or more")),
         ("task:copy,symbols=1", ("symbols=1", "greater than or equal to 2")),
@@ -304,6 +306,8 @@ def test_what_makes_no_task_is_refused(data: str, words: tuple[str, ...]) -> Non
         ("task:parity,bits=0", ("bits=0", "1 or more")),
         ("task:addition,test_numbers=11", ("test_numbers=11", "at most 10")),
         ("task:addition,digits=18", ("digits=18", "at most 17")),
+        ("task:addition,numbers=1", ("numbers=1", "at least 2")),
+        ("task:parity,size=0", ("task:parity", "size=0")),
         ("task:sort,numbers=1", ("numbers=1", "2 or more")),
         ("task:logic,gates=0", ("gates=0", "greater than 0")),
         ("task:logic,vectors=0", ("vectors=0", "1 or more")),
@@ -312,6 +316,23 @@ def test_what_makes_no_task_is_refused(data: str, words: tuple[str, ...]) -> Non
 def test_what_makes_no_vectors_is_refused(data: str, words: tuple[str, ...]) -> None:
     with refused(*words):
         open_vectors(data)
+
+
+def test_test_grows_with_the_dial_where_it_is_not_given() -> None:
+    assert open_strings("task:addition,digits=30").span("test") == range(30, 31)
+    assert open_strings("task:addition,digits=3").span("test") == range(20, 21)
+    assert open_vectors("task:parity,size=16,bits=8").span("test") == range(16, 17)
+
+
+@OF_VECTORS
+def test_rows_do_not_depend_on_what_torch_calls_a_float(exercise: Vectors) -> None:
+    wanted = exercise.held("valid")
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = exercise.held("valid")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, wanted, strict=True))
 
 
 def test_what_was_there_before_is_there() -> None:

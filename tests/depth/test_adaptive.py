@@ -239,7 +239,13 @@ def test_what_a_watch_is_shown() -> None:
             close(notes["remainder"][0][i, j], 1 - (total[n - 2, i, j] if n > 1 else torch.zeros((), dtype=torch.float64)))
 
 
-@pytest.mark.parametrize("wrong", [{"epsilon": 0.0}, {"epsilon": 1.0}, {"epsilon": -0.1}, {"layers": 0}, {"ponder": -1.0}, {"act": "x"}])
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epsilon": 0.0}, {"epsilon": 1.0}, {"epsilon": -0.1}, {"layers": 0}, {"ponder": -1.0}, {"act": "x"}, {"bias": NAN}, {"ponder": INF}],
+)
 def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
     with refused(next(iter(wrong))):
         Adaptive(**{"layers": 3, **wrong})

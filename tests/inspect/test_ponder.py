@@ -22,10 +22,12 @@ from formers.depth.adaptive import AdaptiveBlocks
 from formers.heads import Tag
 from formers.inspect import by_step, draw_ponder, ponder_facts, ponder_of, save_ponder
 from formers.inspect.cost import Costs
-from formers.inspect.difficulty import Items, correlation, grouped
+from formers.inspect.difficulty import Answers, Items, correlation, grouped
 from formers.inspect.ponder import Flops, Ponder, ponders
 from formers.model.inspection import STEPS
+from formers.training import prepare
 from formers.training.evaluate import evaluate
+from formers.training.exact import by_difficulty
 from helpers import close, refused
 
 SIZES: dict[str, Any] = dict(dim=16, heads=2, hidden=24, length=32, steps=5, act="graves", halt_epsilon=0.05)
@@ -187,7 +189,7 @@ def test_correlation_of_numbers_made_by_hand() -> None:
 
 def test_groups_of_numbers_made_by_hand() -> None:
     n, hard = torch.tensor([2.0, 4.0, 5.0]).double(), torch.tensor([1, 1, 7])
-    easy, harder = grouped(n, hard, torch.tensor([2, 3, 1]), torch.tensor([2, 1, 0]))
+    easy, harder = grouped(n, hard, Answers(torch.tensor([2, 3, 1]), torch.tensor([2, 1, 0]), torch.tensor([True, False, False])))
     assert easy == (1, 2, 3.0, 1.0, 0.6, 0.5)
     assert harder == (7, 1, 5.0, 0.0, 0.0, 0.0)
     assert grouped(n)[0][:2] == (None, 3)
@@ -254,7 +256,23 @@ def test_steps_may_have_difficulties_of_their_own() -> None:
     assert [(g.difficulty, g.items) for g in seen.groups] == [(1, 5), (2, 5), (3, 3), (4, 3), (5, 3), (6, 2)]
     first = [float(model.inspect(rows.tokens[i : i + 1, :n]).notes[STEPS][0][0, 0]) for i, n in enumerate(rows.lengths)]
     assert seen.groups[0].mean == pytest.approx(sum(first) / 5)
-    assert all(group.accuracy == group.exact for group in seen.groups)
+    assert all(group.accuracy is not None and group.exact is None for group in seen.groups)
+
+
+@torch.no_grad()
+def test_answers_are_counted_as_the_score_of_an_exercise_counts_them() -> None:
+    """The end of an answer is no symbol of it."""
+    torch.manual_seed(0)
+    task = prepare("universal-transformer", "task:addition,digits=3,rows=60", None, {"dim": 16, "heads": 2, "act": "graves", "steps": 3})
+    model, batches = formers.build(task.spec).eval(), task.batches
+    items = Items(model, batches, "valid")
+    for batch in batches.eval_batches(16, "valid"):
+        watch = items.watch()
+        items.judge(batch, model(**batch, watch=watch), watch)
+    found = {group.difficulty: (group.accuracy, group.exact) for group in items.difficulties()[0].groups}
+    wanted = by_difficulty(model, batches)
+    assert found == {hard: (exact.accuracy, exact.exact) for hard, exact in wanted.items()}
+    assert max(exact.accuracy for exact in wanted.values()) > 0
 
 
 def test_what_cannot_be_seen_is_refused() -> None:
@@ -262,6 +280,8 @@ def test_what_cannot_be_seen_is_refused() -> None:
     plain.tokenizer = Bytes()
     with refused("decoder", "nothing ponders", "act=graves"):
         ponder_of(plain, "text")
+    with refused("act-rnn reads vectors of 3 numbers", "leave the text out"):
+        ponder_of(formers.create("act-rnn", features=3, classes=2), "text")
     with refused("empty"):
         ponder_of(thinking(), "")
     with refused("leave the target out"):

@@ -12,10 +12,10 @@ a loop, over tokens and over steps. Where nothing is learnt, rows that have halt
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,7 +25,7 @@ from formers.attention.multihead import Attention
 from formers.attention.recurrent import neighbours, recalled, run, widely
 from formers.core import Carried, Sizes, Stream
 from formers.core.compiler import concrete
-from formers.core.halting import Act, Halting, account, averaged, begin, beside, may_skip
+from formers.core.halting import Act, Bias, Epsilon, Halting, Price, account, averaged, begin, beside, may_skip
 from formers.patterns import Causal, Pattern
 from formers.score.base import ScoreModule
 
@@ -39,11 +39,11 @@ class Pondering(Attention):
     cell: Cell = "tanh"
     steps: PositiveInt
     """The most steps there are."""
-    epsilon: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
+    epsilon: Epsilon = 0.01
     """Who has spent 1 - epsilon halts."""
-    ponder: NonNegativeFloat = 0.01
+    ponder: Price = 0.01
     """What a step costs: this times the mean of N + R is added to the loss."""
-    bias: float = 1.0
+    bias: Bias = 1.0
     """Of the halting unit at the start: the larger, the sooner it halts."""
     act: Literal["graves", "t2t", "none"] = "graves"
 

@@ -148,6 +148,10 @@ def _specs(whole: Spec, named: Sequence[str], say: Callable[[str], None]) -> dic
             say(f"without {name}: {error}")
         else:
             specs[name] = spec
+    if len(specs) == 1:
+        raise FormersError(
+            f"{whole.name} has none of {', '.join(ABLATIONS)} that could be taken away: use decoder, or another Transformer."
+        )
     return specs
 
 

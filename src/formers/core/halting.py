@@ -16,15 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field, FiniteFloat
 from torch import Tensor
 
 from formers.core.compiler import concrete
 from formers.core.stream import Stream, Watch
 
 Act = Literal["graves", "t2t"]
+Epsilon = Annotated[float, Field(gt=0.0, lt=1.0)]
+"""Who has spent 1 - epsilon halts."""
+Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+"""What a step costs: this times the mean of N + R is added to the loss."""
+Bias = FiniteFloat
+"""Of the halting unit at the start: the larger, the sooner it halts."""
 
 
 @dataclass(frozen=True)

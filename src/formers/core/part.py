@@ -38,6 +38,11 @@ class Part(BaseModel):
         """The part with some of its fields changed, checked anew."""
         return type(self)(**{**dict(self), **changes})
 
+    @classmethod
+    def called(cls) -> str:
+        """What it is called in a sentence about a mistake."""
+        return cls.__name__
+
     @model_validator(mode="before")
     @classmethod
     def _untagged(cls, fields: Any) -> Any:
@@ -101,11 +106,12 @@ def _sentence(cls: type[Part], error: ValidationError) -> str:
     inner = first.get("ctx", {}).get("error")
     if first["type"] == "value_error" and isinstance(inner, FormersError):
         return str(inner)
+    called = cls.called()
     if first["type"] == "extra_forbidden":
-        return f"{cls.__name__} has no option {name!r}: {nearest(name, cls.model_fields)}"
+        return f"{called} has no option {name!r}: {nearest(name, cls.model_fields)}"
     if first["type"] == "missing":
-        return f"{cls.__name__} needs {name!r}: give it a value."
-    return f"{cls.__name__} cannot take {name}={first['input']!r}: it should be {_rule(first)}."
+        return f"{called} needs {name!r}: give it a value."
+    return f"{called} cannot take {name}={first['input']!r}: it should be {_rule(first)}."
 
 
 def _rule(fault: ErrorDetails) -> str:

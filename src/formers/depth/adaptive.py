@@ -14,18 +14,15 @@ transformed and looked at, and what comes out is the interpolation E44.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from formers.core import Sizes, Stream
 from formers.core.compiler import concrete
-from formers.core.halting import Act, Halting, account, averaged, begin, looked_at, may_skip
+from formers.core.halting import Act, Bias, Epsilon, Halting, Price, account, averaged, begin, looked_at, may_skip
 from formers.depth.base import Depth, DepthModule, Walk
-
-Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 class Adaptive(Depth):
@@ -33,11 +30,11 @@ class Adaptive(Depth):
 
     layers: PositiveInt
     """The most steps there are."""
-    epsilon: Share = 0.01
+    epsilon: Epsilon = 0.01
     """Who has spent 1 - epsilon halts."""
-    ponder: NonNegativeFloat = 0.01
+    ponder: Price = 0.01
     """What a step costs: this times the mean of N + R is added to the loss."""
-    bias: float = 1.0
+    bias: Bias = 1.0
     """Of the halting unit at the start: the larger, the sooner it halts."""
     act: Act = "graves"
 

@@ -9,6 +9,7 @@ from pydantic import PositiveInt
 from formers.attention import Pondering
 from formers.attention.cells import Cell
 from formers.core import FormersError
+from formers.core.halting import Bias, Epsilon, Price
 from formers.depth import Stacked
 from formers.family.parts import residual
 from formers.feedforward import NoFeedForward
@@ -43,9 +44,9 @@ def act_rnn(
     layers: PositiveInt = 1,
     steps: PositiveInt = 20,
     act: Literal["graves", "t2t", "none"] = "graves",
-    halt_epsilon: float = 0.01,
-    ponder: float = 0.01,
-    halt_bias: float = 1.0,
+    halt_epsilon: Epsilon = 0.01,
+    ponder: Price = 0.01,
+    halt_bias: Bias = 1.0,
     length: PositiveInt = 32,
     dropout: float = 0.0,
     norm: str = "bare",

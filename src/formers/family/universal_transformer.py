@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from formers.core import FormersError
+from formers.core.halting import Bias, Epsilon, Price
 from formers.depth import Adaptive, Depth, Shared
 from formers.family.parts import position as positions
 from formers.family.parts import residual
@@ -67,9 +68,9 @@ def universal_transformer(
     length: PositiveInt = 256,
     transition: Literal["dense", "conv"] = "dense",
     act: Literal["none", "graves", "t2t"] = "none",
-    halt_epsilon: float = HALTING["halt_epsilon"],
-    ponder: float = HALTING["ponder"],
-    halt_bias: float = HALTING["halt_bias"],
+    halt_epsilon: Epsilon = HALTING["halt_epsilon"],
+    ponder: Price = HALTING["ponder"],
+    halt_bias: Bias = HALTING["halt_bias"],
     position: str = "coordinate",
     step_signal: Signal | None = None,
     offset: NonNegativeInt = 0,

@@ -14,17 +14,18 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from formers.core import IGNORED, Watch
+from formers.core import Watch
 from formers.data import Batches, Graded, StepGraded
+from formers.data.tasks import Exercised
 from formers.inspect.ponder import Step, all_halting, by_step, refuse_plain, title_of
 from formers.model import Model, Output, Spec
 from formers.model.inspection import HALTING, REMAINDER, STEPS
 from formers.model.save import find, read_config
 from formers.training.evaluate import evaluate, held_out
+from formers.training.exact import marks
 from formers.training.pondering import Pondered
 from formers.training.protocol import Protocol, read_by
 from formers.training.run import open_run
-from formers.training.score import likeliest
 
 Progress = Callable[[int, "int | None"], None]
 
@@ -41,7 +42,27 @@ class Group(NamedTuple):
     accuracy: float | None
     """The share of symbols that the model gets right, each told from the right ones before it."""
     exact: float | None
-    """The share of items with all of their symbols right."""
+    """The share of rows that are wholly right, their end, too; None where items are tokens."""
+
+
+class Answers(NamedTuple):
+    """What was answered of some items, all (items,)."""
+
+    symbols: Tensor
+    """How many are asked for."""
+    right: Tensor
+    whole: Tensor | None
+    """Which rows are wholly right."""
+
+    @classmethod
+    def of(cls, each: Sequence[Answers]) -> Answers:
+        """Those of several batches."""
+        symbols, right, whole = zip(*each, strict=True)
+        return cls(torch.cat(symbols), torch.cat(right), None if whole[0] is None else torch.cat(whole))
+
+    def some(self, items: Tensor) -> Answers:
+        """Those of some of the items."""
+        return Answers(self.symbols[items], self.right[items], None if self.whole is None else self.whole[items])
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +110,8 @@ class Items(Pondered):
         """Vectors before the tokens of each stack, which are no tokens of the data."""
         self.rows = 0
         self.grades: list[Tensor] = []
-        self.right: list[Tensor] = []
-        self.asked: list[Tensor] = []
+        self.end = batches.ending() if isinstance(batches, Exercised) else None
+        self.answers: list[Answers] = []
         self.thought: dict[tuple[str, int], list[Tensor]] = {}
         """N of each item, by stack and layer."""
         self.tokens: dict[tuple[str, int], list[Tensor]] = {}
@@ -123,28 +144,23 @@ class Items(Pondered):
         self.rows += size
 
     def _answers(self, batch: Mapping[str, Tensor], out: Output) -> None:
-        """Notes the difficulties of a batch's items, and how many targets each has and gets right."""
+        """Notes the difficulties of a batch's items, and how many symbols each has and gets right."""
         if self.by_step is None and self.by_row is None:
             return
         targets, here = batch["targets"], slice(self.rows, self.rows + len(batch["targets"]))
-        asked = targets != IGNORED
-        right = ~asked
-        right[asked] = likeliest(self.model, out, asked) == targets[asked]
-        if targets.dim() > 2:  # several places of one symbol
-            asked, right = asked.flatten(2).any(dim=2), right.flatten(2).all(dim=2)
-        right &= asked
+        counted, symbol, hit = marks(self.model, targets, out, self.end)
         if self.by_step is not None:
             mask = batch.get("mask", torch.ones(targets.shape[:2], dtype=torch.bool))
             self.grades.append(self.by_step[here][:, : mask.shape[1]][mask])
-            asked, right = asked[mask], right[mask]
+            self.answers.append(Answers(symbol[mask].long(), (hit & symbol)[mask].long(), None))
         elif self.by_row is not None:
             self.grades.append(self.by_row[here])
-        self.asked.append(asked.flatten(1).sum(dim=1) if asked.dim() > 1 else asked.long())
-        self.right.append(right.flatten(1).sum(dim=1) if right.dim() > 1 else right.long())
+            self.answers.append(Answers(symbol.sum(dim=1), (hit & symbol).sum(dim=1), hit.all(dim=1) & counted.any(dim=1)))
 
     def difficulties(self) -> list[Difficulty]:
         """What was seen, by stack and layer, the encoder first."""
-        grades, asked, right = (torch.cat(each) if each else None for each in (self.grades, self.asked, self.right))
+        grades = torch.cat(self.grades) if self.grades else None
+        answers = Answers.of(self.answers) if self.answers else None
         made = []
         for side, layer in sorted(self.thought, key=lambda place: (not place[0], place[1])):
             n, tokens = torch.cat(self.thought[side, layer]), torch.cat(self.tokens[side, layer])
@@ -155,7 +171,7 @@ class Items(Pondered):
                     title_of(side, layer if layers > 1 else None, self.model.spec.encoder is not None),
                     self.most[side],
                     self.unit,
-                    grouped(n, grades, asked, right),
+                    grouped(n, grades, answers),
                     None if grades is None else correlation(grades.double(), n),
                     float(tokens.mean()),
                     None if halting is None else by_step(torch.cat(halting), tokens),
@@ -164,12 +180,12 @@ class Items(Pondered):
         return made
 
 
-def grouped(n: Tensor, grades: Tensor | None = None, asked: Tensor | None = None, right: Tensor | None = None) -> list[Group]:
-    """N (items,), by difficulty; of each item how many targets it has, and how many of these are right."""
+def grouped(n: Tensor, grades: Tensor | None = None, answers: Answers | None = None) -> list[Group]:
+    """N (items,), by difficulty, with what was answered."""
     if grades is None:
-        return [_group(None, n, None, None)]
+        return [_group(None, n, None)]
     return [
-        _group(int(grade), n[grades == grade], *(None if each is None else each[grades == grade] for each in (asked, right)))
+        _group(int(grade), n[grades == grade], None if answers is None else answers.some(grades == grade))
         for grade in sorted(set(grades.tolist()))
     ]
 
@@ -227,9 +243,10 @@ def difficulty_facts(seen: Sequence[Difficulty], name: str) -> dict[str, Any]:
     }
 
 
-def _group(difficulty: int | None, n: Tensor, asked: Tensor | None, right: Tensor | None) -> Group:
+def _group(difficulty: int | None, n: Tensor, answers: Answers | None) -> Group:
     accuracy = exact = None
-    if asked is not None and right is not None and int(asked.sum()):
-        accuracy = float(right.sum()) / float(asked.sum())
-        exact = float((right == asked)[asked > 0].double().mean())
+    if answers is not None and int(answers.symbols.sum()):
+        accuracy = float(answers.right.sum()) / float(answers.symbols.sum())
+        if answers.whole is not None:
+            exact = float(answers.whole[answers.symbols > 0].double().mean())
     return Group(difficulty, len(n), float(n.mean()), float(n.std(correction=0)), accuracy, exact)

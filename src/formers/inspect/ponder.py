@@ -112,6 +112,10 @@ def ponder_of(model: Model, text: str, target: str | None = None, name: str = ""
     """
     name = name or model.spec.name or "this model"
     refuse_plain(model.spec, name)
+    if model.spec.features is not None:
+        raise FormersError(
+            f"{name} reads vectors of {model.spec.features} numbers, and no text: leave the text out, and its data are read."
+        )
     tokenizer, device = tokenizer_of(model), next(model.parameters()).device
     ids = tokenizer.encode(text)
     if not ids:
@@ -144,8 +148,8 @@ def refuse_plain(spec: Spec, name: str) -> None:
     """Refuses a model in which no token decides how long it thinks."""
     if spec.ponders is None and (spec.encoder is None or spec.encoder.ponders is None):
         raise FormersError(
-            f"{name} takes as many steps for every token, so that nothing ponders: use a run of universal-transformer with "
-            "--set act=graves, or depth=Adaptive(...) in a spec."
+            f"{name} takes as many steps for every token, so that nothing ponders: use a run of act-rnn, one of "
+            "universal-transformer with --set act=graves, or depth=Adaptive(...) in a spec."
         )
 
 

@@ -136,7 +136,7 @@ def _bars(axes: Any, each: Ponder) -> None:
         label = {"label": "halting probability h"} if t == 0 else {}
         axes.bar(here, [0.97 * float(halting[i, t]) for i in here], bottom=t, width=0.86, color=INK, **label)
     axes.bar(places, each.remainder.tolist(), bottom=each.steps.tolist(), width=0.86, color=REST, label="remainder R")
-    axes.axhline(each.most, color="#888888", linestyle="dashed", linewidth=1.0, zorder=0)
+    axes.axhline(each.most, color="#888888", linestyle="dashed", linewidth=1.0, zorder=0, label=f"most steps, {each.most}")
     if len(places) <= LABELS:
         families, missing = fonts_for(each.labels)
         texts = [drawable(short_label(label), missing) for label in each.labels]
@@ -144,7 +144,7 @@ def _bars(axes: Any, each: Ponder) -> None:
     axes.set_xlim(-0.7, len(places) - 0.3)
     axes.set_ylim(0, each.most + 1.05)
     axes.set_ylabel(f"{each.title}: N + R" if each.title else "N + R", fontsize=8, color=TEXT)
-    axes.legend(fontsize=7, frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.1)
+    axes.legend(fontsize=7, frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.1)
     tidy(axes)
 
 

@@ -91,15 +91,31 @@ def by_difficulty(model: Model, batches: Any, part: str = "valid", size: int = 6
     return score.by_difficulty(batches.difficulty(part))
 
 
-def counts(model: Model, targets: Tensor, out: Output, end: int | None = None) -> list[Row]:
-    """What the model makes of each row of a batch."""
+class Marks(NamedTuple):
+    """What a model makes of the steps of a batch, all (rows, steps), bool."""
+
+    counted: Tensor
+    """What is asked for."""
+    symbol: Tensor
+    """The same without the end of an answer."""
+    hit: Tensor
+    """Right, or not asked for."""
+
+
+def marks(model: Model, targets: Tensor, out: Output, end: int | None = None) -> Marks:
+    """Which steps of a batch are asked for, and which are right; `end` is the token that ends an answer."""
     counted = targets != IGNORED
     hit = ~counted
     hit[counted] = likeliest(model, out, counted) == targets[counted]
     symbol = counted if end is None else counted & (targets != end)
     if targets.dim() == 3:  # several places a step
         counted, hit, symbol = counted.any(dim=2), hit.all(dim=2), symbol.any(dim=2)
-    counted, hit, symbol = (each.view(len(targets), -1) for each in (counted, hit, symbol))
+    return Marks(*(each.view(len(targets), -1) for each in (counted, symbol, hit)))
+
+
+def counts(model: Model, targets: Tensor, out: Output, end: int | None = None) -> list[Row]:
+    """What the model makes of each row of a batch."""
+    counted, symbol, hit = marks(model, targets, out, end)
     whole = hit.all(dim=1) & counted.any(dim=1)
     return [Row(*row) for row in zip(symbol.sum(dim=1).tolist(), (hit & symbol).sum(dim=1).tolist(), whole.tolist(), strict=True)]
 

@@ -75,6 +75,10 @@ class AdditionVectors(Vectors):
     @model_validator(mode="after")
     def _room(self) -> Self:
         for name in ("numbers", "test_numbers"):
+            if getattr(self, name) < 2:
+                raise FormersError(
+                    f"{name}={getattr(self, name)} asks for nothing, for the first sum comes with the second: give at least 2."
+                )
             if getattr(self, name) > 10:
                 raise FormersError(
                     f"{name}={getattr(self, name)} numbers of {self.digits} digits have sums of more than {self.places} digits, which have "
@@ -112,7 +116,7 @@ class AdditionVectors(Vectors):
             value = torch.where(on[..., i], 10 * value + written[..., i], value)
         targets = as_written(value.cumsum(dim=1), self.places)
         targets[:, 0], targets[~mask] = IGNORED, IGNORED
-        x = torch.zeros(rows, length, self.digits, 10).scatter_(3, written[..., None], on[..., None].float())
+        x = torch.zeros(rows, length, self.digits, 10, dtype=torch.float32).scatter_(3, written[..., None], on[..., None].float())
         return Steps(x.flatten(2), targets, mask, used * mask)
 
 

@@ -49,7 +49,7 @@ class Columns(Vectors):
         two = torch.randint(10, (rows, 2, length), generator=random)
         first = torch.randint(1, 10, (rows,), generator=random)  # one of the two has just so many digits
         two[torch.arange(rows), 0, sizes - 1] = first
-        passing = torch.rand(rows, length, generator=random) < self.nines
+        passing = torch.rand(rows, length, generator=random, dtype=torch.float32) < self.nines
         two[:, 1] = torch.where(passing, 9 - two[:, 0], two[:, 1])
         two = two * (place < sizes[:, None])[:, None]
         carried, found = torch.zeros(rows, dtype=torch.long), []

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from random import Random
-from typing import ClassVar, NamedTuple, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 import torch
 from pydantic import PositiveInt, model_validator
@@ -52,17 +52,39 @@ class Exercise(Slot):
     least: ClassVar[int] = 1
     """The least difficulty."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_hard(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Without further words, test is at least as hard as training."""
+        test = f"test_{cls.dial}"
+        if not cls.dial or test in fields or not isinstance(fields.get(cls.dial), int):
+            return fields
+        return {**fields, test: max(cls.model_fields[test].default, fields[cls.dial])}
+
     @model_validator(mode="after")
     def _hard_enough(self) -> Self:
+        self.refuse_sizes()
+        return self
+
+    def refuse_sizes(self) -> None:
+        """Refuses difficulties that there are not."""
         for name in (self.dial, f"test_{self.dial}") if self.dial else ():
             if getattr(self, name) < self.least:
                 raise FormersError(f"{name}={getattr(self, name)} is below the least that {self.name} has: give {self.least} or more.")
-        return self
+        if self.dial and self.span("test")[0] < (most := self.span("train")[-1]):
+            raise FormersError(
+                f"test_{self.dial}={self.span('test')[0]} is below {self.dial}={most}, and test is never easier than training: give "
+                f"test_{self.dial}={most} or more."
+            )
 
     @property
     def name(self) -> str:
         """What it is called behind `task:`."""
         return type(self).__name__.removesuffix("Vectors").lower()
+
+    @classmethod
+    def called(cls) -> str:
+        return f"task:{cls.__name__.removesuffix('Vectors').lower()}"
 
     def span(self, part: str) -> range:
         """The difficulties of a part."""

@@ -110,6 +110,6 @@ class LogicVectors(Vectors):
             answer = now[:, step].gather(1, (2 * bits[:, step, 1] + answer)[:, None])[:, 0]
             targets[:, step] = answer
         on = (torch.arange(self.gates) < used[..., None]) & mask[..., None]
-        chunks = torch.zeros(rows, length, self.gates, 10).scatter_(3, kinds[..., None], on[..., None].float())
+        chunks = torch.zeros(rows, length, self.gates, 10, dtype=torch.float32).scatter_(3, kinds[..., None], on[..., None].float())
         x = torch.cat([bits * mask[..., None], chunks.flatten(2)], dim=2)
         return Steps(x, targets.masked_fill(~mask, IGNORED), mask, used * mask)

@@ -109,5 +109,5 @@ def _options(data: str | Path) -> dict[str, int | str]:
             raise FormersError(f"{option!r} of {data} is no option: write name=value, as in task:addition,digits=12,test_digits=20.")
         if name in found:
             raise FormersError(f"{data} says {name} twice: say it once.")
-        found[name] = int(value) if value.removeprefix("-").isdigit() else value
+        found[name] = int(value) if value.removeprefix("-").isdecimal() else value
     return found

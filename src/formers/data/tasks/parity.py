@@ -16,7 +16,6 @@ from typing import ClassVar
 import torch
 from pydantic import PositiveInt, model_validator
 from torch import Tensor
-from typing_extensions import Self
 
 from formers.core import FormersError
 from formers.data.numbers import Two
@@ -63,12 +62,11 @@ class ParityVectors(Vectors):
         size = fields.get("size", cls.model_fields["size"].default)
         return {"bits": size, "test_bits": size, **fields}
 
-    @model_validator(mode="after")
-    def _room(self) -> Self:
+    def refuse_sizes(self) -> None:
         for name in ("bits", "test_bits"):
             if getattr(self, name) > self.size:
                 raise FormersError(f"{name}={getattr(self, name)} are more than the size={self.size} entries: give at most so many.")
-        return self
+        super().refuse_sizes()
 
     @property
     def features(self) -> int:
@@ -86,7 +84,7 @@ class ParityVectors(Vectors):
 
     def sample(self, random: torch.Generator, sizes: Tensor, length: int) -> Steps:
         rows = len(sizes)
-        rank = torch.rand(rows, self.size, generator=random).argsort(dim=1)
+        rank = torch.rand(rows, self.size, generator=random, dtype=torch.float32).argsort(dim=1)
         sign = torch.randint(2, (rows, self.size), generator=random) * 2 - 1
         x = sign * (rank < sizes[:, None])
         odd = (x == 1).sum(dim=1) % 2

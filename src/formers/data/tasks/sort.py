@@ -39,10 +39,10 @@ class SortVectors(Vectors):
 
     def sample(self, random: torch.Generator, sizes: Tensor, length: int) -> Steps:
         rows, most = len(sizes), length // 2
-        value = torch.randn(rows, most, generator=random)
+        value = torch.randn(rows, most, generator=random, dtype=torch.float32)
         there = torch.arange(most) < sizes[:, None]
         order = value.masked_fill(~there, torch.inf).argsort(dim=1)
-        x, targets = torch.zeros(rows, length, 2), torch.full((rows, length), IGNORED)
+        x, targets = torch.zeros(rows, length, 2, dtype=torch.float32), torch.full((rows, length), IGNORED)
         x[:, :most, 0] = value * there
         x[torch.arange(rows), sizes - 1, 1] = 1.0
         row, rank = there.nonzero(as_tuple=True)
