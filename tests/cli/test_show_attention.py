@@ -97,7 +97,7 @@ def test_mistakes_are_one_sentence(models: Path, tmp_path: Path) -> None:
         run("attention", decoder, "--text", "a", "--view", "cross")
     with refused("'deep'", "self, encoder, cross."):
         run("attention", transformer, "--text", "a", "--target", "b", "--view", "deep")
-    with refused("decoder", "no cross-attention", "show attention"):
+    with refused("decoder", "no cross-attention", "transformer or seq2seq"):
         run("alignment", decoder, "--text", "a")
     with refused("target", "empty"):
         run("alignment", transformer, "--text", "a", "--target", "")

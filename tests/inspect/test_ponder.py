@@ -324,7 +324,7 @@ def test_the_command_over_a_text(run: Path, tmp_path: Path) -> None:
 def test_the_command_over_data(run: Path, tmp_path: Path) -> None:
     told = show(run, "--limit", 64, "--batch", 64, "--steps", "--out", tmp_path / "a.svg")
     assert told.exit_code == 0, told.output
-    assert "encoder decoder difficulty rows mean N spread mean N spread accuracy exact" in " ".join(told.stdout.split())
+    assert "encoder mean decoder mean length rows N spread N spread accuracy exact" in " ".join(told.stdout.split())
     assert "<svg" in (tmp_path / "a.svg").read_text()
     facts = json.loads(show(run, "--part", "test", "--limit", 8, "--json").stdout)
     assert [sum(group["items"] for group in stack["groups"]) for stack in facts["stacks"]] == [8, 8]

@@ -92,4 +92,4 @@ def _data(
 
 def _named(member: str | None, run: Path) -> str:
     """A model in a caption: its member and the folder it comes from."""
-    return ", ".join(word for word in (member, run.resolve().name) if word)
+    return ", ".join(dict.fromkeys(word for word in (member, run.resolve().name) if word))

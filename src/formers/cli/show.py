@@ -180,7 +180,7 @@ def alignment(
     check_file(out, (".png", ".svg"))
     model = load(run, "cpu", checkpoint)
     if not isinstance(model, Seq2Seq):
-        raise FormersError(f"{model.spec.name or run} has no cross-attention, so nothing to align: use `formers show attention` instead.")
+        raise FormersError(f"{model.spec.name or run} has no cross-attention, so nothing to align: use a run of transformer or seq2seq.")
     views = views_of(model, text, target)
     seen = alignment_of(views[find_view(views, "cross")])
     aligned = by_words(seen) if words else seen

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from formers.core import Watch
 from formers.data import Batches, Graded, StepGraded
+from formers.data.collate import Stories
 from formers.data.tasks import Exercised
 from formers.inspect.ponder import Step, all_halting, by_step, refuse_plain, title_of
 from formers.model import Model, Output, Spec
@@ -82,6 +83,8 @@ class Difficulty:
     """Of N, over all tokens."""
     steps: list[Step] | None
     """What tokens answer at each step; None where nobody asked."""
+    dial: str = "difficulty"
+    """What the difficulty is the number of, such as digits."""
 
     @property
     def words(self) -> str:
@@ -110,6 +113,7 @@ class Items(Pondered):
         """Vectors before the tokens of each stack, which are no tokens of the data."""
         self.rows = 0
         self.grades: list[Tensor] = []
+        self.dial = _dial(batches)
         self.end = batches.ending() if isinstance(batches, Exercised) else None
         self.answers: list[Answers] = []
         self.thought: dict[tuple[str, int], list[Tensor]] = {}
@@ -175,6 +179,7 @@ class Items(Pondered):
                     None if grades is None else correlation(grades.double(), n),
                     float(tokens.mean()),
                     None if halting is None else by_step(torch.cat(halting), tokens),
+                    self.dial,
                 )
             )
         return made
@@ -241,6 +246,13 @@ def difficulty_facts(seen: Sequence[Difficulty], name: str) -> dict[str, Any]:
             for each in seen
         ],
     }
+
+
+def _dial(batches: Batches) -> str:
+    """What the difficulty of a row is the number of, as far as that is known."""
+    if isinstance(batches, StepGraded):
+        return "difficulty"
+    return batches.exercise.dial if isinstance(batches, Exercised) else "supporting facts" if isinstance(batches, Stories) else "difficulty"
 
 
 def _group(difficulty: int | None, n: Tensor, answers: Answers | None) -> Group:

@@ -60,7 +60,7 @@ def difficulty_table(seen: Sequence[Difficulty]) -> Table:
     """A line for each difficulty: items, N and its spread in each stack, and what was right."""
     thought = [word for each in seen for word in (f"{each.title} mean N".strip(), "spread")]
     known = [what for what in ("accuracy", "exact") if getattr(seen[0].groups[0], what) is not None]
-    table = new_table("difficulty", seen[0].unit, *thought, *known, right=len(thought) + len(known) + 1)
+    table = new_table(seen[0].dial, seen[0].unit, *thought, *known, right=len(thought) + len(known) + 1)
     for groups in zip(*(each.groups for each in seen), strict=True):
         first = groups[0]
         cells = [f"{value:.2f}" for group in groups for value in (group.mean, group.spread)]
@@ -131,20 +131,22 @@ def _bars(axes: Any, each: Ponder) -> None:
     halting = each.halting.nan_to_num()
     for t in range(int(each.steps.max())):
         here = [i for i in places if each.steps[i] > t]
-        label = {"label": "step"} if t == 0 else {}
+        label = {"label": "one step"} if t == 0 else {}
         axes.bar(here, [0.97] * len(here), bottom=t, width=0.86, color=PALE, **label)
         label = {"label": "halting probability h"} if t == 0 else {}
         axes.bar(here, [0.97 * float(halting[i, t]) for i in here], bottom=t, width=0.86, color=INK, **label)
     axes.bar(places, each.remainder.tolist(), bottom=each.steps.tolist(), width=0.86, color=REST, label="remainder R")
-    axes.axhline(each.most, color="#888888", linestyle="dashed", linewidth=1.0, zorder=0, label=f"most steps, {each.most}")
+    axes.axhline(each.most, color="#888888", linestyle="dashed", linewidth=1.0, zorder=0)
+    axes.text(-0.6, each.most + 0.08, f"at most {each.most} steps", fontsize=7, color="#888888", clip_on=True)
     if len(places) <= LABELS:
         families, missing = fonts_for(each.labels)
         texts = [drawable(short_label(label), missing) for label in each.labels]
         axes.set_xticks(places, texts, fontfamily=families, parse_math=False, rotation=90 if max(map(len, texts)) > 1 else 0)
     axes.set_xlim(-0.7, len(places) - 0.3)
     axes.set_ylim(0, each.most + 1.05)
-    axes.set_ylabel(f"{each.title}: N + R" if each.title else "N + R", fontsize=8, color=TEXT)
-    axes.legend(fontsize=7, frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.1)
+    axes.set_xlabel("token", fontsize=8, color=TEXT)
+    axes.set_ylabel(f"{each.title}: steps N + R" if each.title else "steps N + R", fontsize=8, color=TEXT)
+    axes.legend(fontsize=7, frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.1)
     tidy(axes)
 
 
@@ -156,7 +158,7 @@ def _by_difficulty(axes: Any, seen: Sequence[Difficulty]) -> None:
             axes.errorbar(x, mean, spread, color=colour, marker="o", markersize=4, capsize=3)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(x, mean, color=colour, linewidth=1.6, marker="o", markersize=3, label=each.title or None)
-    _dress(axes, "difficulty", f"mean N of {seen[0].unit}", len(seen) > 1)
+    _dress(axes, seen[0].dial, f"mean steps N of {seen[0].unit}", len(seen) > 1)
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
@@ -171,7 +173,7 @@ def _by_step(axes: Any, seen: Sequence[Difficulty]) -> None:
             label=f"{title}tokens still running behind the step",
         )  # fmt: skip
     axes.set_ylim(0, 1.03)
-    _dress(axes, "step", "share", True)
+    _dress(axes, "step", "probability, or share of tokens", True)
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 

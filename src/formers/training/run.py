@@ -69,7 +69,7 @@ def take_step(loop: Loop, log: Log, folder: Path | None = None) -> None:
     shown = done.loss if loop.smooth is None else loop.smooth
     beside = done.loss - done.terms.get("cross_entropy", done.loss)  # such as a penalty, which is no likelihood
     prices = [term for name, term in done.terms.items() if name.removeprefix(ENCODER) == "ponder"]
-    price = {"ponder": sum(prices)} if prices else {}
+    price = {"ponder cost": sum(prices)} if prices else {}
     told = {"loss": shown, **live(loop.model, shown - beside), **price, "tokens/s": loop.tokens / max(loop.busy, 1e-9)}
     log.step(loop.step, loop.progress, told)
     facts: dict[str, Any] = {
