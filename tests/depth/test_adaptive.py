@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 import formers
 from formers import Spec
 from formers.attention import DotProduct
+from formers.attention.chosen import Kept
 from formers.core import Range, Stream
 from formers.depth import Adaptive, Shared
 from formers.depth.adaptive import AdaptiveBlocks
@@ -259,3 +261,30 @@ def test_unscaled_attention_skips_too() -> None:
             skipping(model, on)
             found.append(model(tokens).logits)
     close(*found)
+
+
+@pytest.mark.parametrize("name", ["full", "causal"])
+@torch.no_grad()
+def test_keys_of_tokens_that_stay_are_made_once(name: str) -> None:
+    """Behind the first step where somebody has halted, keys and values are made of those alone that took the step before."""
+    model, tokens = made(SPECS[name]), torch.randint(11, (4, 40))
+    wanted = model(tokens).logits
+    made_of: list[int] = []
+    whole = Kept.made
+
+    def counted(kept: Kept, project: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        before = None if kept.kv is None else kept.kv.clone()
+        old = kept.kv
+        found = whole(kept, lambda y: (made_of.append(y.shape[:-1].numel()), project(y))[1], x)
+        assert old is None or torch.equal(old, before)  # nobody who has kept it sees it change
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kept, "made", counted)
+        close(model(tokens).logits, wanted)
+    steps = model.inspect(tokens).notes["ponder steps"][0]
+    ran = [int((steps >= t).sum()) for t in range(2, int(steps.max()))]
+    assert made_of[0] == 160
+    assert (
+        made_of[1:] == ran if name == "causal" else all(a <= b for a, b in zip(made_of[1:], ran, strict=True))
+    )  # rows that end are left out

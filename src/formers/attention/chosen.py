@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -48,6 +49,29 @@ class Chosen:
         """The positions of the tokens (batch, most), EMPTY behind those of a row."""
         index = all_.tensor(self.order.device).expand(self.active.shape).gather(1, self.order)
         return Scattered(index.masked_fill(~self.held, EMPTY), all_.stop)
+
+
+@dataclass
+class Kept:
+    """Keys and values of the tokens of one pass, kept from step to step for those that stay as they are."""
+
+    kv: Tensor | None = None
+    """(batch, length, widths), side by side; None where they are not known."""
+    changed: Tensor | None = None
+    """(batch, length) bool: the tokens that are not what kv was made of any more."""
+
+    def made(self, project: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """What `project`, which treats each token alone, makes of x (batch, length, dim)."""
+        if self.kv is None or self.changed is None:
+            self.kv = project(x)
+        else:
+            self.kv = self.kv.clone()  # what it was may have been left behind for a continuation
+            self.kv[self.changed] = project(x[self.changed])
+        return self.kv
+
+    def rows(self, which: Tensor) -> Kept:
+        """The same of some rows."""
+        return Kept() if self.kv is None or self.changed is None else Kept(self.kv[which], self.changed[which])
 
 
 def choose(active: Tensor) -> Chosen:

@@ -8,7 +8,7 @@ Keys are head_dim wide and values value_dim; W^q, W^k, W^v of all heads are one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from formers.attention import dense
 from formers.attention.attend import explain_request, run, survey
-from formers.attention.chosen import Chosen
+from formers.attention.chosen import Chosen, Kept
 from formers.attention.request import Request
 from formers.core import Cache, Comb, FormersError, Hidden, Index, Positions, Range, Sizes, Slot, Stream, Watch
 from formers.core.initial import Law, draw
@@ -214,16 +214,28 @@ class SelfAttention(_Heads):
             return y, None
         return y, leave_behind(cache, pattern, stream, reach)
 
-    def some(self, x: Tensor, stream: Stream, past: Cache | None, step: int, chosen: Chosen) -> tuple[Tensor, Cache | None]:
-        """y (tokens, dim) of the chosen tokens of x (batch, length, dim); all of x, and its past, gives keys and values."""
+    def some(
+        self,
+        enter: Callable[[Tensor], Tensor],
+        x: Tensor,
+        stream: Stream,
+        past: Cache | None,
+        step: int,
+        chosen: Chosen,
+        kept: Kept,
+    ) -> tuple[Tensor, Cache | None]:
+        """y (tokens, dim) of the chosen tokens of x (batch, length, dim); all of x, and its past, gives keys and values.
+
+        enter: what each token of x goes through before attention, such as a norm.
+        """
         pattern, own, reach = self.patterns[step], self.widths[0], self.reach(step)
         if stream.valid is None and not pattern.is_causal:
             pattern = pattern.of(x.shape[1])
         weight, bias = self.qkv.weight, self.qkv.bias
-        k, v = self.split_all(F.linear(x, weight[own:], None if bias is None else bias[own:]), 2)
+        k, v = self.split_all(kept.made(lambda x: F.linear(enter(x), weight[own:], None if bias is None else bias[own:]), x), 2)
         cache = Cache(k, v, stream.positions) if past is None else within(past, reach).append(k, v, stream.positions)
         left = leave_behind(cache, pattern, stream, reach) if stream.keep else None
-        asking = chosen.flat(x)
+        asking = enter(chosen.flat(x))
         if not chosen.count:
             return asking, left
         q = self.split(chosen.padded(F.linear(asking, weight[:own], None if bias is None else bias[:own])), self.sizes.head_dim)

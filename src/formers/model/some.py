@@ -1,6 +1,7 @@
 """A block, applied to some of the tokens of a stream: the others are looked at, and otherwise left as they are.
 
-Keys and values are made for all tokens, all else for those that are asked for. What comes out for them is what the whole block gives.
+Keys and values are made for all tokens that have changed since the step before, all else for those that are asked for. What comes out for
+them is what the whole block gives.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from formers.attention.chosen import choose
+from formers.attention.chosen import Kept, choose
 from formers.core import Hidden, Stream
 from formers.core.state import Entry
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from formers.model.stack import Block, Entries
 
 
-def some_tokens(block: Block, x: Tensor, stream: Stream, past: Entries | None, step: int, active: Tensor) -> tuple[Tensor, Entries] | None:
+def some_tokens(
+    block: Block, x: Tensor, stream: Stream, past: Entries | None, step: int, active: Tensor, kept: Kept
+) -> tuple[Tensor, Entries] | None:
     """The active tokens of x (batch, length, dim), marked in active (batch, length), one step deeper as (tokens, dim), and what each
     sublayer leaves behind. None where the block has to compute all tokens at once.
     """
@@ -31,7 +34,7 @@ def some_tokens(block: Block, x: Tensor, stream: Stream, past: Entries | None, s
         join, sublayer, before = modules[around], modules[name], None if past is None else past[i]
         entry: Entry | None
         if name == "attention":
-            y, entry = sublayer.some(join.enter(x), stream, before, step, chosen)
+            y, entry = sublayer.some(join.enter, x, stream, before, step, chosen, kept)
             entry = block.remembered(x, stream, before, entry)
         elif name == "cross":
             if chosen.count or before is None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from formers.attention.chosen import Kept
 from formers.attention.multihead import SelfAttention, real, within
 from formers.core import Cache, FormersError, Hidden, Positions, Range, Stream
 from formers.core.memory import give_back
@@ -163,6 +164,7 @@ class Passing:
         """places: of the tokens, without the extra vectors before them."""
         self.extra = 0 if stack.extra is None else len(stack.extra)
         self.left: list[Entries] = [()] * stack.depth.steps
+        self.kept = Kept()
         self.apply = checkpointed if stack.checkpointing and torch.is_grad_enabled() else plainly
 
     def enter(self, x: Tensor, t: int) -> Tensor:
@@ -178,6 +180,8 @@ class Passing:
         stream, past = self.stream, self.past
         if stream.watch is not None:
             stream.watch.note("stream norm", t, partial(norm, x))
+        if self.kept.kv is not None:  # all tokens change
+            self.kept = Kept()
         x, self.left[t] = self.apply(block, x, stream, past[t] if past else None, t)
         if t in stream.tapped:
             stream.taps[t] = self.stack.final(x[:, self.extra :] if self.extra else x)
@@ -186,9 +190,11 @@ class Passing:
     def some(self, block: nn.Module, x: Tensor, t: int, active: Tensor) -> Tensor | None:
         """What a block makes of the active tokens of x at step t; None where it has to compute them all."""
         assert isinstance(block, Block)
-        made = some_tokens(block, x, self.stream, self.past[t] if self.past else None, t, active)
+        kept = Kept() if self.stack.every_step else self.kept  # unless told the step, a token that has halted has the same keys for good
+        made = some_tokens(block, x, self.stream, self.past[t] if self.past else None, t, active, kept)
         if made is None:
             return None
+        kept.changed = active
         y, self.left[t] = made
         return y
 
@@ -200,7 +206,9 @@ class Passing:
         valid = None if stream.valid is None else stream.valid[kept]
         if source is not None:
             source = source._replace(hidden=source.hidden[kept], valid=None if source.valid is None else source.valid[kept])
-        return Passing(self.stack, replace(stream, valid=valid, source=source), (), self.places)
+        inner = Passing(self.stack, replace(stream, valid=valid, source=source), (), self.places)
+        inner.kept = self.kept.rows(kept)
+        return inner
 
 
 class _Order:
