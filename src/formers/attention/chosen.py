@@ -59,15 +59,18 @@ class Kept:
     """(batch, length, widths), side by side; None where they are not known."""
     changed: Tensor | None = None
     """(batch, length) bool: the tokens that are not what kv was made of any more."""
+    signal: Tensor | None = None
+    """(dim): the part of every token that is another at each step, and of which kv knows nothing; None where there is no such part."""
 
-    def made(self, project: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """What `project`, which treats each token alone, makes of x (batch, length, dim)."""
+    def made(self, project: Callable[[Tensor], Tensor], x: Tensor, added: Callable[[Tensor], Tensor]) -> Tensor:
+        """What `project`, which treats each token alone, makes of x (batch, length, dim); added(s) = project(x + s) - project(x)."""
+        more = x.new_zeros(()) if self.signal is None else added(self.signal)
         if self.kv is None or self.changed is None:
-            self.kv = project(x)
+            self.kv = project(x) - more
         else:
             self.kv = self.kv.clone()  # what it was may have been left behind for a continuation
-            self.kv[self.changed] = project(x[self.changed])
-        return self.kv
+            self.kv[self.changed] = project(x[self.changed]) - more
+        return self.kv if self.signal is None else self.kv + more
 
     def rows(self, which: Tensor) -> Kept:
         """The same of some rows."""

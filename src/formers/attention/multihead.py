@@ -232,7 +232,10 @@ class SelfAttention(_Heads):
         if stream.valid is None and not pattern.is_causal:
             pattern = pattern.of(x.shape[1])
         weight, bias = self.qkv.weight, self.qkv.bias
-        k, v = self.split_all(kept.made(lambda x: F.linear(enter(x), weight[own:], None if bias is None else bias[own:]), x), 2)
+        kv = kept.made(
+            lambda x: F.linear(enter(x), weight[own:], None if bias is None else bias[own:]), x, lambda s: F.linear(s, weight[own:])
+        )
+        k, v = self.split_all(kv, 2)
         cache = Cache(k, v, stream.positions) if past is None else within(past, reach).append(k, v, stream.positions)
         left = leave_behind(cache, pattern, stream, reach) if stream.keep else None
         asking = enter(chosen.flat(x))

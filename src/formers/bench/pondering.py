@@ -1,7 +1,8 @@
 """What halting saves, and what one block in depth costs.
 
-- a pass in evaluation with tokens that halt at different steps, half of the most in the mean, beside the same model with all tokens taking
-  all steps (nothing skipped), and beside `Shared` of as many steps with the same weights, in an encoder and in a decoder;
+- a pass of `universal-transformer` in evaluation, as an encoder and as a decoder, with tokens that halt at different steps, half of the
+  most in the mean, beside the same model with all steps computed for all tokens (nothing skipped), and beside one without halting, with
+  the same weights and as many steps;
 - a training step of `universal-transformer` with 6 steps beside one of a 6-layer `decoder` of the same width.
 
 The weights are random. The bias of the halting unit is found by halving, so that tokens take half of the steps in the mean.
@@ -22,41 +23,42 @@ from torch import Tensor
 from formers.bench.progress import working
 from formers.bench.timing import alternate, ratio
 from formers.core import FormersError, Watch
-from formers.depth import Adaptive, Shared
+from formers.depth import Adaptive
 from formers.depth.adaptive import AdaptiveBlocks
 from formers.family import create, spec
 from formers.model import Model, Spec, StackModel, build, evaluating
 from formers.model.inspection import STEPS
 
 VOCAB, HEADS, ROWS, LENGTH = 256, 4, 8, 128
-MOST, DIMS, MEMBERS = 12, (256, 512), ("encoder", "decoder")
+MOST, DIMS, CAUSAL = 12, (256, 512), {"encoder": False, "decoder": True}
 SPREAD = 0.05
 """The standard deviation of the halting unit's weights."""
 TRAINED = dict(vocab=VOCAB, dim=256, heads=HEADS, hidden=1024, length=LENGTH, norm="post", activation="relu", dropout=0.0)
 LAYERS = 6
 LIMITS = {
-    **{f"{member}_{dim}_{other}": (1.5, math.inf) for member in MEMBERS for dim in DIMS for other in ("masked", "shared")},
+    **{f"{kind}_{dim}_{other}": (1.5, math.inf) for kind in CAUSAL for dim in DIMS for other in ("masked", "shared")},
     "training": (0.0, 1.1),
 }
 """At least so many times faster than without skipping, and than without halting; at most so many times a stack's training step."""
 
 
 def bench_pondering(rounds: int) -> dict[str, Any]:
-    """Seconds of a pass and how many times faster skipping is, for each member and width; and the training steps, side by side."""
+    """Seconds of a pass and how many times faster skipping is, for each kind and width; and the training steps, side by side."""
     made: dict[str, Any] = {}
-    for member in MEMBERS:
+    for kind, causal in CAUSAL.items():
         for dim in DIMS:
-            made |= {f"{member}_{dim}_{name}": value for name, value in skipping(member, dim, rounds).items()}
+            made |= {f"{kind}_{dim}_{name}": value for name, value in skipping(causal, dim, rounds).items()}
     return {**made, **training(rounds)}
 
 
-def skipping(member: str, dim: int, rounds: int) -> dict[str, float]:
+def skipping(causal: bool, dim: int, rounds: int) -> dict[str, float]:
     """Seconds with skipping, and how many times longer passes take that skip nothing, or know of no halting."""
     torch.manual_seed(0)
-    plain = spec(member, preset=None, vocab=VOCAB, dim=dim, heads=HEADS, layers=1, hidden=4 * dim, length=LENGTH)
+    sizes = dict(vocab=VOCAB, dim=dim, heads=HEADS, steps=MOST, hidden=4 * dim, length=LENGTH, dropout=0.0)
+    plain = spec("universal-transformer", preset=None, causal=causal, **sizes)
     model, tokens = halting_model(plain, MOST), torch.randint(VOCAB, (ROWS, LENGTH))
     mean, different = set_mean(model, tokens, MOST / 2)
-    shared = build(plain.replace(depth=Shared(layers=MOST)))
+    shared = build(plain)
     shared.load_state_dict({name: value for name, value in model.state_dict().items() if name in shared.state_dict()})
     ways = {"skipped": partial(read, model, tokens, True), "masked": partial(read, model, tokens, False)}
     ways["shared"] = partial(read, shared, tokens, True)

@@ -58,7 +58,7 @@ class AdaptiveBlocks(DepthModule):
     """Applies its one block, and asks after each step who has thought enough."""
 
     skipping = True
-    """Whether evaluation leaves out what has halted; what comes out is the same."""
+    """Whether evaluation leaves out what has halted, and whether anything ends when all have; what comes out is the same."""
 
     def __init__(self, block: nn.Module, dim: int, part: Adaptive) -> None:
         super().__init__()
@@ -84,7 +84,9 @@ class AdaptiveBlocks(DepthModule):
 
     def over(self, spent: Halting, stream: Stream) -> bool:
         """Whether nobody is running, and nobody needs what further steps would leave behind, or looks on at all of them."""
-        return concrete(spent.running) and not stream.keep and not looked_at(stream.watch) and not bool(spent.running.any())
+        if not self.skipping or stream.keep or looked_at(stream.watch) or not concrete(spent.running):
+            return False
+        return not bool(spent.running.any())
 
     def thought(self, state: Tensor, stream: Stream, walk: Walk, spent: Halting) -> tuple[Tensor, Halting]:
         """sum_t p^t s^t, every step computed for all tokens; those that have halted keep their state."""

@@ -190,13 +190,21 @@ class Passing:
     def some(self, block: nn.Module, x: Tensor, t: int, active: Tensor) -> Tensor | None:
         """What a block makes of the active tokens of x at step t; None where it has to compute them all."""
         assert isinstance(block, Block)
-        kept = Kept() if self.stack.every_step else self.kept  # unless told the step, a token that has halted has the same keys for good
+        kept = self.still(block, x, t)
         made = some_tokens(block, x, self.stream, self.past[t] if self.past else None, t, active, kept)
         if made is None:
             return None
         kept.changed = active
         y, self.left[t] = made
         return y
+
+    def still(self, block: Block, x: Tensor, t: int) -> Kept:
+        """What is known at step t of the keys of tokens that stay as they are; nothing where the step's signal changes them at will."""
+        if not self.stack.every_step:
+            return self.kept
+        # Of a sum, keys and values are the sum: the step's part is added to what is known, unless a norm stands between.
+        self.kept.signal = None if self.extra or not block.join_attention.enters_as_it_is else self.stack.position.alike(t, x)
+        return Kept() if self.kept.signal is None else self.kept
 
     def rows(self, kept: Tensor) -> Passing | None:
         """The pass of some rows alone, whose tokens stand where those of all rows do."""

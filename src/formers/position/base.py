@@ -19,6 +19,10 @@ class PositionModule(nn.Module):
         """Where the tokens of this pass are said to stand, at all of its steps; `starts` is what the pass has drawn for that so far."""
         return positions
 
+    def alike(self, step: int, x: Tensor) -> Tensor | None:
+        """What it adds to every token of x alike at a step, (dim), if all else that it adds is the same at every step; None if not."""
+        return None
+
 
 class Position(Slot):
     """How positions enter the stream."""

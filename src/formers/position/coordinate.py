@@ -68,6 +68,11 @@ class CoordinateModule(PositionModule):
             return x if signal is None else x + signal
         return x + (place + time)  # E100
 
+    def alike(self, step: int, x: Tensor) -> Tensor:
+        """The vector of the step: places stay the same."""
+        time = self._time(step, x)
+        return x.new_zeros(self.dim) if time is None else time.view(self.dim)
+
     def _time(self, step: int, x: Tensor) -> Tensor | None:
         """The vector (dim) of a depth step, in the type of x."""
         if self.steps is not None:

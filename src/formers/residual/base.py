@@ -14,6 +14,11 @@ class Join(nn.Module):
         """What the sublayer is given."""
         return x
 
+    @property
+    def enters_as_it_is(self) -> bool:
+        """Whether the sublayer is given x itself."""
+        return type(self).enter is Join.enter
+
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         """How its answer joins the stream."""
         return y
