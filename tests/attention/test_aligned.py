@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+import formers
 from formers import Model, Spec, build
-from formers.attention import Aligned, Recurrent
+from formers.attention import Aligned, Pondering, Recurrent
 from formers.depth import Stacked
 from formers.feedforward import NoFeedForward
 from formers.heads import LanguageModel, NoHead
@@ -121,6 +122,16 @@ def test_values_weights_and_gradients_are_those_of_a_plain_loop(part: Aligned) -
         close(weights[i, 0][MASK[i]][:, SOURCE_MASK[i]], alone)
         close(weights[i, 0, MASK[i]].sum(dim=1), torch.ones(int(MASK[i].sum()), dtype=torch.float64))
         assert (weights[i, 0][:, ~SOURCE_MASK[i]] == 0).all(), "padding is looked at"
+
+
+@torch.no_grad()
+def test_a_decoder_begins_with_the_last_states_of_cells_that_ponder() -> None:
+    spec = formers.spec("seq2seq", vocab=VOCAB, dim=8, alignment="none", bidirectional=False, length=8, dropout=0.0)
+    encoder = spec.encoder.replace(attention=Pondering(cell="lstm", steps=3))
+    model = formers.build(spec.replace(encoder=encoder)).double().eval()
+    sources = torch.randint(VOCAB, (2, 5))
+    one, other = (model(source[None], torch.tensor([[1, 2]])).logits for source in sources)
+    assert not torch.allclose(one, other), "nothing of the source arrives"
 
 
 @pytest.mark.parametrize("layers", [(1, 2), (2, 1)], ids=str)

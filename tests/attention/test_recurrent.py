@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import formers
 from formers.attention import DotProduct, Recurrent
 from formers.attention.cells import Weights, advance
-from formers.attention.recurrent import RecurrentLayer, run
+from formers.attention.recurrent import KERNELS, RecurrentLayer, run
 from formers.core import Carried, Range, Stream
 from formers.memory import Carry, Recurrence
 from formers.model.check import check
@@ -174,3 +174,27 @@ def test_an_encoders_last_states_come_layer_by_layer() -> None:
     assert packed is not None
     assert all(s.requires_grad for states in stream.final for s in states)
     assert all((s[2] == 0).all() for states in stream.final for s in states), "a row of padding alone has nothing to tell"
+
+
+@pytest.mark.parametrize("member", ["rnn", "act-rnn"])
+def test_a_batch_of_no_rows_has_no_rows(member: str) -> None:
+    model = formers.create(member, vocab=5, dim=8, layers=1)
+    tokens, mask = torch.zeros(0, 4, dtype=torch.int64), torch.ones(0, 4, dtype=torch.bool)
+    assert all(torch.isfinite(loss) for loss in model(tokens).losses.values())
+    with torch.no_grad():  # where states are kept
+        assert model(tokens, mask=mask).logits.shape == (0, 4, 5)
+
+
+@pytest.mark.parametrize(("learning", "told"), [(True, True), (False, False)])
+def test_the_kernel_is_told_whether_a_backward_pass_will_follow(learning: bool, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN keeps nothing for one unless it is told so."""
+    seen = []
+
+    def kernel(*given: object) -> object:
+        seen.append(given[6])
+        return torch.lstm(*given)
+
+    monkeypatch.setitem(KERNELS, "lstm", kernel)
+    with torch.set_grad_enabled(learning):
+        formers.create("rnn", vocab=5, dim=8, layers=1)(torch.zeros(1, 3, dtype=torch.int64))
+    assert seen == [told]

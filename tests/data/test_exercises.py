@@ -147,14 +147,16 @@ def test_addition_of_equal_numbers_and_backwards() -> None:
 
 
 def test_neither_the_last_noun_nor_most_nouns_tell_the_verb() -> None:
-    rows = [two for two in Held(open_strings("task:agreement"), "valid") if len(two[0].split()) > 2]
-    for guess in (lambda nouns: nouns[-1], lambda nouns: sum(n.endswith("s") for n in nouns) > len(nouns) / 2):
+    n = 4
+    rows = list(Held(open_strings(f"task:agreement,attractors={n},test_attractors={n},rows=2000"), "test"))
+    guesses = (lambda nouns: nouns[-1], lambda nouns: sum(noun.endswith("s") for noun in nouns) > len(nouns) / 2)
+    for guess, wanted in zip(guesses, (1 / 2 + 1 / (4 * n), 1 / 2 - 1 / (4 * n)), strict=True):  # of a tie, half is guessed right
         wrong = 0
         for source, answer in rows:
             nouns = [word for word in source.split() if word.rstrip("s") in NOUNS]
             told = guess(nouns)
             wrong += (told.endswith("s") if isinstance(told, str) else told) != (answer == "are")
-        assert 0.2 < wrong / len(rows) < 0.8
+        assert abs(wrong / len(rows) - wanted) < 0.04
 
 
 @OF_VECTORS
@@ -333,6 +335,10 @@ def test_rows_do_not_depend_on_what_torch_calls_a_float(exercise: Vectors) -> No
     finally:
         torch.set_default_dtype(torch.float32)
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, wanted, strict=True))
+
+
+def test_the_sizes_that_are_too_few_to_be_parted_are_named() -> None:
+    assert "rows of bits 1 to 3, 8 are too few" in open_vectors("task:parity,size=8").about
 
 
 def test_what_was_there_before_is_there() -> None:

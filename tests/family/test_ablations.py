@@ -7,12 +7,15 @@ import torch
 
 import formers
 from formers.family.ablations import ABLATIONS
+from formers.feedforward import SeparableConv
 from formers.model import build, respecified
 from formers.patterns import Strided
+from formers.position import Coordinate
 from formers.residual import Bare
 from helpers import refused
 
 WHOLE = formers.spec("decoder", vocab=11, dim=16, heads=4, layers=2, hidden=24, length=16)
+UNIVERSAL = formers.spec("universal-transformer", vocab=11, dim=16, heads=4, steps=2, hidden=24, length=16)
 CHANGED = {
     "positions": {"position"},
     "feed-forward": {"feedforward"},
@@ -50,6 +53,20 @@ def test_what_cannot_be_taken_apart_is_refused():
         ABLATIONS["mask"](WHOLE.replace(pattern=Strided(stride=4)))
     with refused("no positions"):
         ABLATIONS["positions"](formers.spec("transformer-xl", vocab=11))
+    for ordered in (
+        formers.spec("word-window", vocab=11),
+        formers.spec("rnn", vocab=11),
+        UNIVERSAL.replace(feedforward=SeparableConv(hidden=8)),
+    ):
+        with refused("an order that is in its weights"):
+            ABLATIONS["mask"](ordered)
+
+
+def test_who_is_told_the_step_is_told_it_without_positions_too():
+    spec = ABLATIONS["positions"](UNIVERSAL.replace(position=Coordinate(step="learned", offset=3)))
+    assert spec.position == Coordinate(place="none", step="learned")
+    with refused("no positions"):
+        ABLATIONS["positions"](spec)
 
 
 def test_one_head_has_as_many_parameters():

@@ -8,6 +8,7 @@ import torch
 import formers
 from contracts.specimens import SPECIMENS, VOCAB, subject
 from formers.attention import Aligned, Pondering, Recurrent, Window
+from formers.bench.pondering import skipping_is
 from formers.core import Watch
 from formers.feedforward import NoFeedForward
 from formers.heads import LanguageModel
@@ -38,7 +39,9 @@ def test_maps_of_every_layer_and_head_sum_to_one_over_what_the_pattern_allows(sp
         close(a.sum(-1), some.double())  # 0 where a query has no keys
         assert made or bool((a[:, ~allowed] == 0).all())
     with torch.no_grad():
-        close(seen.output.hidden, seat(x).hidden, 0.0)
+        with skipping_is(seat.model, False):  # whoever looks on is shown all steps, and products of other sizes may be rounded otherwise
+            close(seen.output.hidden, seat(x).hidden, 0.0)
+        close(seen.output.hidden, seat(x).hidden)
     assert seen.norms["stream"].shape == (spec.depth.steps + 1, 3, n)
     if not isinstance(spec.feedforward, NoFeedForward):
         assert seen.norms["feedforward"].shape == (spec.depth.steps, 3, n)

@@ -11,6 +11,8 @@ import formers
 from formers.data import Stories, story
 from formers.data.words import Words
 from formers.heads import Classify
+from formers.inspect.ponder import ponder_of
+from formers.inspect.ponder_pictures import draw_ponder, save_ponder
 from formers.training import evaluate_run
 from formers.training.evaluate import evaluate
 from formers.training.task import prepare
@@ -104,6 +106,22 @@ def test_a_run_is_judged_by_task_and_answers_in_words(folder, tmp_path):
     (tmp_path / "text.txt").write_text("some text\n" * 50)
     with refused("has no facts"):
         evaluate_run(run, data=str(tmp_path / "text.txt"))
+
+
+def test_sentences_ponder_as_tokens_do(folder, tmp_path):
+    options = {"dim": 16, "heads": 2, "steps": 4, "act": "graves", "halt_bias": -1.0}
+    trained = formers.train("universal-transformer", folder, steps=2, batch=4, quiet=True, member_sizes=options)
+    text = "John went to the office. Mary went to the garden. Where is John?"
+    seen, flops = ponder_of(trained.model, text)
+    assert seen[0].labels == ["john went to the office", "mary went to the garden", "where is john"]
+    assert seen[0].steps.shape == (3,)
+    assert flops.skipping <= flops.whole
+    drawn = draw_ponder(seen, flops).plain
+    assert "john went to the office" in drawn
+    save_ponder(seen, tmp_path / "story.png", flops)
+    assert (tmp_path / "story.png").stat().st_size > 1000
+    with refused("never met the word"):
+        ponder_of(trained.model, "Sandra flew.")
 
 
 def test_tasks_are_counted_whatever_the_batches_and_the_processes(folder):

@@ -63,14 +63,23 @@ class Kept:
     """(dim): the part of every token that is another at each step, and of which kv knows nothing; None where there is no such part."""
 
     def made(self, project: Callable[[Tensor], Tensor], x: Tensor, added: Callable[[Tensor], Tensor]) -> Tensor:
-        """What `project`, which treats each token alone, makes of x (batch, length, dim); added(s) = project(x + s) - project(x)."""
-        more = x.new_zeros(()) if self.signal is None else added(self.signal)
+        """What `project`, which treats each token alone, makes of x (batch, length, dim); added(s) = project(x + s) - project(x).
+
+        How a token's are rounded depends on when it has changed, and not on any other token: the future would leak into their last bits.
+        """
+        more = None if self.signal is None else added(self.signal)
         if self.kv is None or self.changed is None:
-            self.kv = project(x) - more
-        else:
-            self.kv = self.kv.clone()  # what it was may have been left behind for a continuation
-            self.kv[self.changed] = project(x[self.changed]) - more
-        return self.kv if self.signal is None else self.kv + more
+            made = project(x)
+            self.kv = made if more is None else made - more
+            return made
+        new, old = project(x[self.changed]), self.kv
+        self.kv = old.clone()  # what it was may have been left behind for a continuation
+        self.kv[self.changed] = new if more is None else new - more
+        if more is None:
+            return self.kv
+        made = old + more
+        made[self.changed] = new
+        return made
 
     def rows(self, which: Tensor) -> Kept:
         """The same of some rows."""

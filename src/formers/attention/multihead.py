@@ -247,7 +247,8 @@ class SelfAttention(_Heads):
         queries: Positions = Range(0, q.shape[2]) if anywhere else chosen.positions(stream.positions)
         term = None
         if self.score is not None:
-            q, term = self.score(chosen.padded(asking), q, cache.positions, replace(stream, positions=queries), self.scale, step)
+            inner = replace(stream, positions=queries, valid=chosen.held)
+            q, term = self.score(chosen.padded(asking), q, cache.positions, inner, self.scale, step)
         request = self.request(pattern, queries, cache.positions, None if pattern.is_causal else stream.valid, term)
         return chosen.unpadded(self.mix(q, cache, request, stream, step)), left
 

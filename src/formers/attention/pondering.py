@@ -67,6 +67,9 @@ class Pondering(Attention):
     def ways(self) -> tuple[type[Pattern], ...]:
         return (Causal,)
 
+    def finals(self, sizes: Sizes) -> tuple[int, ...]:
+        return (sizes.dim,) * (2 if self.cell == "lstm" else 1)
+
     def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
         """A step of the cell carries information to the next token; those that only ponder carry it nowhere."""
         return neighbours(length)

@@ -125,7 +125,7 @@ def _rows(weights: Weights, x: Tensor, states: States, valid: Tensor | None) -> 
     dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
     flat = weights.flat(dtype)
     by_direction = tuple(torch.stack(s.to(dtype).chunk(weights.directions, dim=1)) for s in states)
-    if valid is None:
+    if valid is None or not len(x):
         y, *left = _kernel(weights, x.to(dtype), None, by_direction, flat)
     elif torch.compiler.is_compiling():
         y, left = _unrolled(weights, x.to(dtype), valid, by_direction, flat)
@@ -137,7 +137,8 @@ def _rows(weights: Weights, x: Tensor, states: States, valid: Tensor | None) -> 
 def _kernel(weights: Weights, x: Tensor, sizes: Tensor | None, states: States, flat: list[Tensor]) -> tuple[Tensor, ...]:
     """torch's own: x is (batch, length, dim), or with sizes the data of a packed sequence; states are (directions, batch, dim)."""
     before = states if weights.cell == "lstm" else states[0]
-    rest = (True, 1, 0.0, False, weights.directions == 2)  # biases, layers, dropout, training, directions
+    learning = torch.is_grad_enabled()  # cuDNN keeps what a backward pass needs only if it is told that there will be one
+    rest = (True, 1, 0.0, learning, weights.directions == 2)  # biases, layers, dropout, training, directions
     kernel = KERNELS[weights.cell]
     return kernel(x, before, flat, *rest, True) if sizes is None else kernel(x, sizes, before, flat, *rest)
 

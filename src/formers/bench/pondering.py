@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from formers.attention.pondering import HaltingLayer
 from formers.bench.progress import working
 from formers.bench.timing import alternate, ratio
 from formers.core import FormersError, Watch
@@ -131,7 +132,7 @@ def read(model: Model, tokens: Tensor, skips: bool) -> None:
 @contextmanager
 def skipping_is(model: Model, on: bool) -> Iterator[None]:
     """Within it a model skips what has halted, or not."""
-    depths = [part for part in model.modules() if isinstance(part, AdaptiveBlocks)]
+    depths = [part for part in model.modules() if isinstance(part, AdaptiveBlocks | HaltingLayer)]
     for depth in depths:
         depth.skipping = on
     try:

@@ -107,7 +107,7 @@ def averaged(mean: Tensor, state: Tensor, p: Tensor, act: Act = "graves") -> Ten
 def mean_cost(halting: Halting, real: Tensor | None) -> Tensor:
     """The mean of N + R over what is real, all of it where that is None."""
     if real is None:
-        return halting.cost.mean()
+        return halting.cost.sum() / max(1, halting.cost.numel())
     return halting.cost.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
 

@@ -125,7 +125,7 @@ class AdaptiveBlocks(DepthModule):
             alive = spent.running.any(dim=1)
             inner = None if bool(alive.all()) else walk.rows(alive.nonzero()[:, 0])
             if inner is not None:  # what is known of the rows that end here is put aside
-                out, done = out.index_copy(0, batch, y), done.put(batch, spent)
+                out, done = out.to(y.dtype).index_copy(0, batch, y), done.put(batch, spent)
                 walk, batch, state, y = inner, batch[alive], state[alive], y[alive]
                 spent = spent.rows(alive.nonzero()[:, 0])
                 if not len(batch):
@@ -145,7 +145,7 @@ class AdaptiveBlocks(DepthModule):
                 places = active.nonzero(as_tuple=True)
                 state = state.index_put(places, new.to(state.dtype))
                 y = y.index_put(places, p[places][:, None].to(y.dtype) * new.to(y.dtype), accumulate=True)
-        return out.index_copy(0, batch, y), done.put(batch, spent)
+        return out.to(y.dtype).index_copy(0, batch, y), done.put(batch, spent)
 
     def show(self, stream: Stream, t: int, h: Tensor, spent: Halting) -> None:
         """Shows whoever looks on the halting probabilities of a step, not a number where a token has halted before it."""

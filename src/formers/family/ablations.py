@@ -10,18 +10,20 @@ from collections.abc import Callable
 
 from formers.attention import DotProduct
 from formers.core import FormersError
-from formers.feedforward import NoFeedForward
+from formers.feedforward import NoFeedForward, SeparableConv
 from formers.heads import LanguageModel, MaskedLM
 from formers.model import Spec
 from formers.patterns import Causal, Full
-from formers.position import NoPosition
+from formers.position import Coordinate, NoPosition
 from formers.residual import NormOnly, Plain, PostNorm, PreNorm
 
 
 def without_positions(spec: Spec) -> Spec:
-    """Nothing is added to the tokens: a row is a bag of them, but for what a mask tells."""
-    if isinstance(spec.position, NoPosition):
+    """Nothing is added to the tokens that tells where they stand: a row is a bag of them, but for what a mask tells."""
+    if not spec.position.absolute:
         raise _lacks(spec, "no positions that are added to its tokens")
+    if isinstance(spec.position, Coordinate):  # which tell the depth step, too, and go on doing so
+        return spec.replace(position=Coordinate(place="none", step=spec.position.step))
     return spec.replace(position=NoPosition())
 
 
@@ -40,6 +42,8 @@ def without_mask(spec: Spec) -> Spec:
     """
     if not isinstance(spec.pattern, Causal) or type(spec.head) is not LanguageModel:
         raise _lacks(spec, "no causal mask over all tokens with a plain softmax behind it")
+    if not isinstance(spec.attention, DotProduct) or isinstance(spec.feedforward, SeparableConv):
+        raise _lacks(spec, "an order that is in its weights, too, and not in a mask alone")
     return spec.replace(pattern=Full(), head=MaskedLM(**dict(spec.head)))
 
 

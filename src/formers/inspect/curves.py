@@ -72,7 +72,7 @@ def draw_curves(panel: Panel, columns: int = 80, encoding: str = "utf-8") -> str
 
 def save_panels(panels: Sequence[Panel], path: str | Path, caption: str) -> Path:
     """Writes panels side by side as a picture, .png or .svg, and returns its path."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
     most = max(len(panel.curves) for panel in panels)
     crowded = most > len(COLOURS)  # then names stand below, where they hide no line
@@ -88,6 +88,8 @@ def save_panels(panels: Sequence[Panel], path: str | Path, caption: str) -> Path
             axes.axhline(panel.level, color="#888888", linestyle="dashed", linewidth=1.2, zorder=2)
         if panel.scale == "logarithmic":
             axes.set_xscale("log", base=2)
+        elif all(x == round(x) for curve in panel.curves for x in curve.x):  # what is counted has nothing between two numbers
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if panel.rise == "logarithmic":
             axes.set_yscale("log", base=2)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.7g}"))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from formers.core import FormersError, Watch
 from formers.data import Tokenizer
+from formers.data.babi import story, told
 from formers.generation import tokenizer_of
 from formers.inspect.cost import counting
 from formers.inspect.tables import in_flops
@@ -117,6 +118,9 @@ def ponder_of(model: Model, text: str, target: str | None = None, name: str = ""
             f"{name} reads vectors of {model.spec.features} numbers, and no text: leave the text out, and its data are read."
         )
     tokenizer, device = tokenizer_of(model), next(model.parameters()).device
+    if model.spec.fact is not None and target is None:  # a position is a sentence
+        facts = story(text, tokenizer, model.spec.fact).to(device)
+        return _looked(model, {"tokens": facts}, {"": told(text)})
     ids = tokenizer.encode(text)
     if not ids:
         raise FormersError("the text is empty, so that there is nothing to look at: give at least one token.")
@@ -135,12 +139,17 @@ def ponder_of(model: Model, text: str, target: str | None = None, name: str = ""
         with evaluating(model), torch.no_grad():
             for piece in before:
                 further = {"state": model(piece, state=further.get("state", model.initial_state(1))).state}
+    return _looked(model, {**inputs, **further}, labels)
+
+
+def _looked(model: Model, inputs: dict[str, Any], labels: Mapping[str, list[str]]) -> tuple[list[Ponder], Flops]:
+    """What is seen of a pass over inputs whose tokens have such labels, and the FLOPs of it, with all steps and without."""
     watch = Watch(only=(HALTING, STEPS, REMAINDER))
     with evaluating(model), torch.no_grad():
         with counting() as whole:
-            model(**inputs, **further, watch=watch)
+            model(**inputs, watch=watch)
         with counting() as skipping:
-            model(**inputs, **further)
+            model(**inputs)
     return ponders(watch.notes, labels), Flops(skipping.get_total_flops(), whole.get_total_flops())
 
 

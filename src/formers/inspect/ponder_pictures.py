@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from formers.core import FormersError
-from formers.inspect.attention import LABELS, short_label
+from formers.inspect.attention import LABELS, LONG, short_label
 from formers.inspect.curves import COLOURS
 from formers.inspect.difficulty import Difficulty
 from formers.inspect.fonts import drawable, fonts_for
@@ -71,8 +71,8 @@ def difficulty_table(seen: Sequence[Difficulty]) -> Table:
 
 def save_ponder(seen: Sequence[Ponder], path: str | Path, flops: Flops, name: str = "") -> Path:
     """Writes bars over tokens, .png or .svg, stacks one below the other, and returns its path."""
-    longest = max(len(each.labels) for each in seen)
-    figure = new_figure(path, min(2.6 + 0.19 * longest, 26.0), 3.2 * len(seen) + 0.8)
+    longest, widest = max(len(each.labels) for each in seen), max(len(short_label(label)) for each in seen for label in each.labels)
+    figure = new_figure(path, min(max(2.6 + 0.19 * longest, 4.4), 26.0), (3.2 + 0.06 * (widest - 1)) * len(seen) + 0.8)
     for axes, each in zip(figure.subplots(len(seen), 1, squeeze=False)[:, 0], seen, strict=True):
         _bars(axes, each)
     words = " ".join(f"{each.words}." for each in seen)
@@ -103,7 +103,9 @@ def save_difficulty(seen: Sequence[Difficulty], path: str | Path, name: str = ""
 def _lines(each: Ponder, width: int, encoding: str) -> list[list[tuple[str, str, Style]]]:
     """Numbers, labels and colours of tokens, in lines that are at most `width` wide, number and label of one width."""
     shown = str if has_unicode(encoding) else plain_label
-    labels = [sayable(short_label(shown(label)), encoding) for label in each.labels]
+    # What are sentences, and no words, stand whole, below one another.
+    sentences = any(len(label) > LONG for label in each.labels)
+    labels = [sayable(set_cell_size(shown(label), width) if sentences else short_label(shown(label)), encoding) for label in each.labels]
     numbers = [str(int(n)) for n in each.steps]
     # Single characters with single digits read as a text; else a space keeps neighbours apart.
     gap = 0 if all(cell_len(label) == 1 for label in labels) and each.most < 10 else 1

@@ -16,7 +16,7 @@ from formers.patterns import Causal, Full, Pattern
 from formers.position import Axial, Coordinate, Grid
 from formers.position.axial import near_square
 from formers.residual import Reversible
-from formers.score import FixedSpan, NoScore
+from formers.score import DynamicSpan, FixedSpan, NoScore, Span
 
 FAR = 1 << 20
 """A position that lies beyond every window and block that one would choose."""
@@ -114,8 +114,8 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: isinstance(s.position, Coordinate) and s.position.place == "none" and s.position.offset > 0,
         lambda s: (
-            f"offset={_coordinate(s).offset} moves positions, and coordinates with place=none, as a memory has them, tell none: "
-            "use offset=0, or place=sinusoidal without a memory."
+            f"offset={_coordinate(s).offset} moves positions, and coordinates tell none with place=none, as they must with a memory: "
+            "use offset=0, or no memory."
         ),
     ),
     Refusal(
@@ -322,7 +322,10 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         lambda s: s.dim % 2 == 1 and any(isinstance(kind, Recurrent) and kind.direction == "both" for kind in s.attention.kinds),
-        lambda s: f"direction=both gives half of dim={s.dim} to each direction: choose an even dim, or direction=forward.",
+        lambda s: (
+            f"direction=both gives half of dim={s.dim} to each direction: choose an even dim, or read forward alone "
+            "(direction=forward, of seq2seq bidirectional=false)."
+        ),
     ),
     Refusal(
         lambda s: isinstance(s.score, FixedSpan) and s.memory.limit is not None and s.memory.limit < s.score.span,
@@ -344,6 +347,13 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: (
             "Adaptive depth averages the states of all steps, which Reversible frees: use norm=pre or norm=post with it, "
             "or a fixed number of steps."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.depth, Adaptive) and isinstance(s.score, Span | DynamicSpan) and s.score.penalty > 0,
+        lambda s: (
+            f"spans cost span_penalty={_penalty(s):g} at every step, and how many steps Adaptive depth takes depends on who stands in the "
+            "batch: use span_penalty=0, or a fixed number of steps."
         ),
     ),
     Refusal(
@@ -468,6 +478,12 @@ def _axial(spec: Spec) -> Axial:
     """The positions of a spec that are known to be axial."""
     assert isinstance(spec.position, Axial)
     return spec.position
+
+
+def _penalty(spec: Spec) -> float:
+    """What a place costs the spans of a spec that is known to have such."""
+    assert isinstance(spec.score, Span | DynamicSpan)
+    return spec.score.penalty
 
 
 def _coordinate(spec: Spec) -> Coordinate:

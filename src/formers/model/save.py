@@ -121,6 +121,8 @@ def load_weights(model: Model, folder: Path, assign: bool = False, but: str | No
         kept = {name: value for name, value in model.state_dict().items() if name.startswith(but)}
         weights = {**{name: value for name, value in weights.items() if not name.startswith(but)}, **kept}
     _check_weights(model, weights, folder)
+    if assign:  # Out of the file they stand at any address, and by that some kernels choose how to round.
+        weights = {name: value.clone() for name, value in weights.items()}
     model.load_state_dict(weights, assign=assign)
 
 

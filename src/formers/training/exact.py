@@ -68,8 +68,9 @@ class ExactScore(Score):
         span = exercise.span(part)
         hard = f"{exercise.dial} {span[0]}" + (f" to {span[-1]}" if len(span) > 1 else "")
         share = f"all {exercise.rows:,}" if read >= exercise.rows else f"the first {read:,} of the {exercise.rows:,}"
+        silent = read - int(self.sums["rows"])
         how = "; a symbol is told from the right ones before it" if self.model.spec.head.writes else ""
-        return f"{share} rows of {part}, {hard}{how}"
+        return f"{share} rows of {part}, {hard}{f', of which {silent:,} ask for nothing and are not counted' if silent else ''}{how}"
 
     def by_difficulty(self, difficulty: Tensor) -> dict[int, Exact]:
         """The scores of the rows of each difficulty, given that of every row (rows,); without rows that ask for nothing."""

@@ -2,8 +2,9 @@
 
 S = the NOUN (PREPOSITION the NOUN)*       the verb agrees with the first noun
 
-An attractor is a noun of the other number between subject and verb. A sentence has `attractors` of them, and up to as many nouns of the
-subject's own number, in any order: neither the last noun nor the number that most nouns have tells the answer.
+An attractor is a noun of the other number between subject and verb. A sentence has n = `attractors` of them, and any number below 2 n of
+nouns of the subject's own number. Where there are both, the last one is of either alike. So what most nouns are says next to nothing about
+the verb, and what the last one is says little: its number is the other one with probability 1/2 + 1/(4 n).
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ class Agreement(Strings):
 
     def draw(self, random: Random, size: int) -> Two:
         plural = random.random() < 0.5
-        others = [not plural] * size + [plural] * random.randint(0, size)
+        others = [not plural] * size + [plural] * random.randrange(max(1, 2 * size))
         random.shuffle(others)
+        if len(others) > size:
+            last = plural ^ (random.random() < 0.5)
+            others.remove(last)
+            others.append(last)
         words = ["the", _noun(random, plural)]
         for other in others:
             words += [random.choice(PREPOSITIONS), "the", _noun(random, other)]
@@ -44,7 +49,7 @@ class Agreement(Strings):
         return int(2 * len(NOUNS) * (len(NOUNS) * len(PREPOSITIONS)) ** size)
 
     def longest(self, size: int) -> tuple[int, int]:
-        return len("the cats") + 2 * size * len(" with the cats"), len("are")
+        return len("the cats") + max(0, 3 * size - 1) * len(" with the cats"), len("are")
 
 
 def _noun(random: Random, plural: bool) -> str:
