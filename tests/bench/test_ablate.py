@@ -42,7 +42,7 @@ def test_a_run_is_the_same_again(text, results):
 
 def test_the_table_the_page_and_the_picture(results, tmp_path):
     titles, rows = cells(results)
-    assert titles[:4] == ["without", "parameters", "training loss", "held-out loss"]
+    assert titles[:4] == ["without", "parameters", "train loss", "held-out"]
     assert all(len(row) == len(titles) for row in rows)
     assert rows[0][5] == ""
     assert rows[1][5][0] in "+-"

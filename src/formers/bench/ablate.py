@@ -166,7 +166,7 @@ def cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = results["rows"]
     accurate = any(middle(row["accuracy"]) is not None for row in rows)
     base = middle(rows[0]["loss"])
-    titles = ["without", "parameters", "training loss", "held-out loss", "spread", "cost", *(["accuracy"] if accurate else [])]
+    titles = ["without", "parameters", "train loss", "held-out", "spread", "cost", *(["accuracy"] if accurate else [])]
     table = []
     for row in rows:
         loss, accuracy = middle(row["loss"]), middle(row["accuracy"])

@@ -5,7 +5,7 @@ y = sum_t p^t s^t                weights and halting as in core/halting.py, for 
 
 Whoever has halted is still looked at: its last state gives keys and values to all later steps. So a batch equals its rows, and a token
 that comes later may think longer than those before it. Where nothing is learnt, halted tokens are not computed but for their keys and
-values, whole rows of them not at all, and no step is taken when nobody is running any more.
+values, which are kept where they stay the same, whole rows of them not at all, and no step is taken when nobody is running any more.
 
 `act="t2t"` is tensor2tensor's: the halting unit looks at the state before the block, positions added, tokens that have halted go on being
 transformed and looked at, and what comes out is the interpolation E44.
