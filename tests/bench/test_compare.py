@@ -24,6 +24,35 @@ def test_the_feed_forward_network_makes_members_equal(member):
     assert model.parameter_count(training=False) == count
 
 
+@pytest.mark.parametrize("member", ["rnn", "act-rnn", "word-window", "seq2seq"])
+@pytest.mark.parametrize("data", ["my.txt", "task:copy,length=3"])
+def test_members_without_one_are_made_equal_by_their_width(member, data):
+    _, wanted = compare.fitted("decoder", {"dim": 64}, None, data)
+    options, count = compare.fitted(member, {"dim": 64}, wanted, data)
+    assert abs(count - wanted) <= 0.05 * wanted
+    assert options["dim"] % 2 == 0
+    nearest = [compare._count(member, {**options, "dim": options["dim"] + more}, data) for more in (-2, 2)]
+    assert all(abs(count - wanted) <= abs(other - wanted) for other in nearest)
+
+
+def test_tasks_are_compared_with_their_own_tokens_and_exact_scores(commands, monkeypatch, tmp_path):
+    answered = compare._formers
+    exact = {"loss": 0.5, "accuracy": 0.9, "exact": 0.75, "protocol": "all 5 rows"}
+    monkeypatch.setattr(compare, "_formers", lambda *words: answered(*words) and exact)
+    variants = [variant(text, parse_set) for text in ("decoder", "rnn")]
+    found = compare.compare(variants, "task:copy,length=3", tmp_path, {"dim": 32}, steps=5, say=lambda _: None)
+    assert not any("--tokens" in words for words in commands)
+    page = compare.markdown(found, "formers compare")
+    assert "| | parameters | loss | accuracy | exact | tokens/s | steps | peak memory |" in page
+    assert " 0.500 | 90.0% | 75.0% |" in page
+
+
+def test_whose_number_cannot_be_met_is_named(tmp_path):
+    variants = [variant(text, parse_set) for text in ("rnn", "decoder")]
+    with refused("decoder cannot have", "as rnn has"):
+        compare.compare(variants, "task:copy,length=3", tmp_path, {"dim": 32}, steps=5, say=lambda _: None)
+
+
 def test_what_cannot_be_equal_is_refused():
     with refused("decoder", "1,000 parameters", "--parameters"):
         compare.fitted("decoder", {}, 1000)

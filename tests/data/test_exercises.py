@@ -292,6 +292,7 @@ def test_what_is_written_opens_the_same_again(exercise: Exercise) -> None:
         ("task:copy,rows=0", ("rows=0", "greater than 0")),
         ("task:retrieval,test_pairs=27", ("test_pairs=27", "at most 26")),
         ("task:agreement,attractors=-1", ("attractors=-1", "0 or more")),
+        ("task:parity,size=4", ("size as vectors", "reads it as text", "bits, test_bits")),
         ("task:recall,distance=0", ("distance=0", "1 or more")),
     ],
 )

@@ -1,7 +1,8 @@
 """Members side by side: each trained alone, for the same time, on the same data, with as many parameters; and judged on the same slice.
 
 Each run is a process of its own, one after the other, so that its peak memory is its own and none slows another down. A run of the same
-command that is there and finished is not trained again. All read bytes: other tokens would give members vocabularies of their own.
+command that is there and finished is not trained again. All read bytes, because other tokens would give members vocabularies of their own;
+tasks and stories have their own tokens, which are the same for all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,43 +21,57 @@ from typing import Any
 import torch
 
 from formers.core import FormersError
+from formers.data.babi import has_stories
+from formers.data.reading import Reading
+from formers.data.tasks import is_exercise
 from formers.family import spec as member_spec
 from formers.family.members import member as find_member
 from formers.family.variants import Variant
 from formers.model import build
+from formers.training import prepare
 
 MULTIPLE = 8
-"""The width that is fitted is a multiple of this: products of such matrices are faster."""
-TOLERANCE = 0.02
-"""How far from equal the numbers of parameters may be."""
+"""The feed-forward width that is fitted is a multiple of this: products of such matrices are faster."""
+EVEN = 2
+"""Of members without one the width itself is fitted, by so many: a cell that reads from both ends has two halves."""
+MOST = 1 << 13
+"""No width that is fitted has more multiples."""
+TOLERANCE = {"hidden": 0.02, "dim": 0.05}
+"""How far from equal the numbers of parameters may be; a step of the width itself is a larger one."""
 BYTES = 256
 
 
-def fitted(member: str, options: dict[str, Any], parameters: int | None) -> tuple[dict[str, Any], int]:
-    """The options with the `hidden` that gives a member so many parameters, the nearest there is, and how many it has then.
+def fitted(member: str, options: dict[str, Any], parameters: int | None, data: str = "", first: str = "") -> tuple[dict[str, Any], int]:
+    """The options with the `hidden`, or else the `dim`, that gives a member so many parameters, the nearest there is, and how many it has.
 
-    Parameters that only training needs are not counted.
+    Parameters that only training needs are not counted. data: what they are trained on; first: the member whose number it is.
     """
     if parameters is None:
-        return options, _count(member, options)
-    least, next_ = (_count(member, {**options, "hidden": hidden}) for hidden in (MULTIPLE, 2 * MULTIPLE))
-    hidden = MULTIPLE * max(1, 1 + round((parameters - least) / (next_ - least)))
-    made = {**options, "hidden": hidden}
-    count = _count(member, made)
-    if abs(count - parameters) > TOLERANCE * parameters:
+        return options, _count(member, options, data)
+    knob, multiple = ("hidden", MULTIPLE) if "hidden" in find_member(member).options else ("dim", EVEN)
+    above = bisect_left(range(1, MOST), parameters, key=lambda n: _count(member, {**options, knob: n * multiple}, data)) + 1
+    tried = [{**options, knob: n * multiple} for n in (above - 1, above) if 1 <= n < MOST]
+    made, count = min(((each, _count(member, each, data)) for each in tried), key=lambda found: abs(found[1] - parameters))
+    if abs(count - parameters) > TOLERANCE[knob] * parameters:
         raise FormersError(
-            f"{member} cannot have {parameters:,} parameters: with hidden={hidden} it has {count:,}; choose other sizes, or "
-            "leave --parameters out."
+            f"{member} cannot have {parameters:,} parameters{f', as {first} has' if first else ''}: with {knob}={made[knob]} it has "
+            f"{count:,}; choose other sizes, another first member, or other --parameters."
         )
     return made, count
 
 
-def _count(member: str, options: dict[str, Any]) -> int:
+def _count(member: str, options: dict[str, Any], data: str) -> int:
     """The parameters that a member of these options needs to read and write."""
     known = find_member(member).options
-    spec = member_spec(member, **{"vocab": BYTES, **{name: value for name, value in options.items() if name in known}})
+    sizes = {name: value for name, value in options.items() if name in known}
+    spec = prepare(member, data, None, sizes, Reading()).spec if _own_tokens(data) else member_spec(member, **{"vocab": BYTES, **sizes})
     with torch.device("meta"):
         return build(spec).parameter_count(training=False)
+
+
+def _own_tokens(data: str) -> bool:
+    """Whether data have tokens of their own, whoever reads them."""
+    return is_exercise(data) or has_stories(data)
 
 
 def compare(
@@ -83,7 +99,9 @@ def compare(
     chosen: list[tuple[dict[str, Any], int]] = []
     for each in variants:
         wanted = parameters if parameters is not None or not chosen else chosen[0][1]
-        chosen.append(fitted(each.member, {**common, **each.options}, None if "hidden" in each.options else wanted))
+        first = "" if parameters is not None else variants[0].name
+        own = any(name in each.options for name in ("hidden", "dim"))
+        chosen.append(fitted(each.member, {**common, **each.options}, None if own else wanted, data, first))
     rows = []
     for each, (options, count) in zip(variants, chosen, strict=True):
         run = out / each.folder
@@ -97,8 +115,7 @@ def compare(
             "--out",
             str(run),
             *budget,
-            "--tokens",
-            "bytes",
+            *([] if _own_tokens(data) else ["--tokens", "bytes"]),
             *(["--seed", str(seed)] if seed else []),
             *sets,
         ]
@@ -128,7 +145,7 @@ def _finished(run: Path, words: Sequence[str]) -> bool:
 
 def _judged(figures: dict[str, Any]) -> dict[str, Any]:
     """The figures of a judgement that are compared."""
-    names = ("bits_per_byte", "perplexity", "word_perplexity", "loss", "targets", "protocol")
+    names = ("bits_per_byte", "perplexity", "word_perplexity", "accuracy", "exact", "loss", "targets", "protocol")
     return {name: figures[name] for name in names if name in figures}
 
 
@@ -143,18 +160,35 @@ def _formers(*words: str) -> dict[str, Any]:
     return figures
 
 
+FIGURES = {"bits per byte": "bits_per_byte", "loss": "loss", "accuracy": "accuracy", "exact": "exact"}
+"""What is compared, by its title."""
+
+
+def titles(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The figures that a table of rows shows: bits per byte where all have them, else the loss, and what is exact."""
+    found = [title for title, name in FIGURES.items() if all(name in row for row in rows)]
+    return [title for title in found if title != "loss" or "bits per byte" not in found]
+
+
+def shown(row: dict[str, Any], title: str) -> str:
+    """A figure of a row, as text."""
+    value = row[FIGURES[title]]
+    return f"{value:.1%}" if title in ("accuracy", "exact") else f"{value:.3f}"
+
+
 def markdown(results: dict[str, Any], command: str) -> str:
     """The comparison as a page: the command, what it ran on, and a table."""
     budget = f"{results['minutes']:g} minutes" if results["minutes"] is not None else f"{results['steps']:,} steps"
     lines = [
         f"# {results['data']}, {budget} each", "", "```console", f"$ {command}", "```", "",
         f"Run on {results['machine']}. Each was trained alone. Parameters are those that reading and writing need.", "",
-        "| | parameters | bits per byte | tokens/s | steps | peak memory |", "|---|---:|---:|---:|---:|---:|",
+        "| | " + " | ".join(["parameters", *titles(results["rows"]), "tokens/s", "steps", "peak memory"]) + " |",
+        "|---|" + "---:|" * (4 + len(titles(results["rows"]))),
     ]  # fmt: skip
     for row in results["rows"]:
         memory = f"{row['peak_memory_bytes'] / 1e6:,.0f} MB" if row.get("peak_memory_bytes") else ""
-        bits = f"{row['bits_per_byte']:.3f}" if "bits_per_byte" in row else ""
-        cells = (f"`{row['variant']}`", f"{row['parameters']:,}", bits, f"{row['tokens_per_second']:,.0f}", f"{row['steps']:,}", memory)
+        figures = [shown(row, title) for title in titles(results["rows"])]
+        cells = (f"`{row['variant']}`", f"{row['parameters']:,}", *figures, f"{row['tokens_per_second']:,.0f}", f"{row['steps']:,}", memory)
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "How each was judged:", ""]
     lines += [f"- `{row['variant']}`: {row['protocol']}." for row in results["rows"]]

@@ -28,7 +28,7 @@ def compare(
     minutes: Annotated[float | None, typer.Option(help="Minutes of training for each.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of training for each.")] = None,
     parameters: Annotated[
-        int | None, typer.Option(help="Parameters of each, fitted by `hidden`; the first member's unless given.", min=1)
+        int | None, typer.Option(help="Parameters of each, fitted by `hidden`, or `dim`; the first member's unless given.", min=1)
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Judge the first so many tokens of the held-out data.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of each: weights and batches.")] = 0,
@@ -39,7 +39,7 @@ def compare(
 ) -> None:
     """Train MEMBERs one after the other, each alone, for the same time and with as many parameters, and judge them alike."""
     from formers.bench.compare import compare as run
-    from formers.bench.compare import markdown
+    from formers.bench.compare import markdown, shown, titles
     from formers.core import FormersError
     from formers.family.variants import variant
 
@@ -66,11 +66,12 @@ def compare(
 
     from formers.inspect.tables import add_row, in_bytes, new_table
 
-    table = new_table("", "parameters", "bits/byte", "tokens/s", "steps", "peak memory", right=5)
+    figures = titles(results["rows"])
+    table = new_table("", "parameters", *figures, "tokens/s", "steps", "peak memory", right=4 + len(figures))
     for row in results["rows"]:
-        bits = f"{row['bits_per_byte']:.3f}" if "bits_per_byte" in row else f"{row['loss']:.3f} nats"
+        told = [shown(row, title) for title in figures]
         memory = in_bytes(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else ""
-        add_row(table, row["variant"], f"{row['parameters']:,}", bits, f"{row['tokens_per_second']:,.0f}", f"{row['steps']:,}", memory)
+        add_row(table, row["variant"], f"{row['parameters']:,}", *told, f"{row['tokens_per_second']:,.0f}", f"{row['steps']:,}", memory)
     console = Console(highlight=False)
     console.print(table)
     for row in results["rows"]:

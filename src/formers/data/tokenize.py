@@ -112,7 +112,7 @@ class Characters(Tokenizer):
             bad = text[wrong[0]]
             raise FormersError(
                 f"character {bad!r} (U+{ord(bad):04X}) at position {position + wrong[0]} is not among the {len(known)} that this "
-                "tokenizer knows: take it out, or train with bytes or bpe, which know all."
+                "tokenizer knows: take it out, or train on data that have it; bytes and bpe know all."
             )
         return ids.astype(np.uint32)
 

@@ -53,6 +53,8 @@ def act_rnn(
     tied: bool = True,
 ) -> Spec:
     """A recurrent cell that takes up to `steps` steps for each input: a tagger of vectors, or with `vocab` a language model."""
+    if classes is None and vocab is None and features is None:
+        raise FormersError("act-rnn has no input: give features and classes for vectors, or vocab for tokens.")
     if classes is None and vocab is None:
         raise FormersError(f"act-rnn with features={features} says which class each of them has: give classes, or vocab for tokens.")
     if classes is None and places > 1:

@@ -160,6 +160,9 @@ def _by_difficulty(axes: Any, seen: Sequence[Difficulty]) -> None:
             axes.errorbar(x, mean, spread, color=colour, marker="o", markersize=4, capsize=3)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(x, mean, color=colour, linewidth=1.6, marker="o", markersize=3, label=each.title or None)
+    low, high = axes.get_ylim()
+    if high - low < 1:  # less than a step is not made to look like much
+        axes.set_ylim((low + high - 1) / 2, (low + high + 1) / 2)
     _dress(axes, seen[0].dial, f"mean steps N of {seen[0].unit}", len(seen) > 1)
     axes.xaxis.get_major_locator().set_params(integer=True)
 

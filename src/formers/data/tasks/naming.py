@@ -62,7 +62,8 @@ def forms_of(data: str | Path) -> Forms:
 
 def open_strings(data: str | Path) -> Strings:
     """The exercise of text that data name."""
-    return forms_of(data).strings(**_options(data))
+    forms = forms_of(data)
+    return forms.strings(**_options(data, forms.strings, forms.vectors))
 
 
 def open_vectors(data: str | Path) -> Vectors:
@@ -71,7 +72,7 @@ def open_vectors(data: str | Path) -> Vectors:
     if kind is None:
         others = ", ".join(PREFIX + name for name, forms in EXERCISES.items() if forms.vectors is not None)
         raise FormersError(f"{PREFIX}{_split(data)[0]} is of text, and has no vectors: use {others}.")
-    return kind(**_options(data))
+    return kind(**_options(data, kind, forms_of(data).strings))
 
 
 def written(exercise: Exercise) -> str:
@@ -100,8 +101,8 @@ def _split(data: str | Path) -> tuple[str, list[str]]:
     return name.strip(), [option.strip() for option in rest if option.strip()]
 
 
-def _options(data: str | Path) -> dict[str, int | str]:
-    """The options behind the name of an exercise."""
+def _options(data: str | Path, kind: type[Exercise], other: type[Exercise] | None) -> dict[str, int | str]:
+    """The options behind the name of an exercise, in one of its forms; one that only the other form has is refused by its name."""
     found: dict[str, int | str] = {}
     for option in _split(data)[1]:
         name, sign, value = option.partition("=")
@@ -109,5 +110,11 @@ def _options(data: str | Path) -> dict[str, int | str]:
             raise FormersError(f"{option!r} of {data} is no option: write name=value, as in task:addition,digits=12,test_digits=20.")
         if name in found:
             raise FormersError(f"{data} says {name} twice: say it once.")
+        if name not in kind.model_fields and other is not None and name in other.model_fields:
+            mine, its = ("text", "vectors") if issubclass(kind, Strings) else ("vectors", "text")
+            options = ", ".join(known for known in kind.model_fields if known not in Exercise.model_fields)
+            raise FormersError(
+                f"{PREFIX}{_split(data)[0]} has the option {name} as {its}, and this member reads it as {mine}: give some of {options}."
+            )
         found[name] = int(value) if value.removeprefix("-").isdecimal() else value
     return found
