@@ -137,3 +137,14 @@ def test_the_command_writes_page_and_picture_and_holds_the_limits(tmp_path: Path
     assert "missed: attention_longest" in done.stderr
     assert "(pictures/a.png)" in page.read_text()
     assert picture.stat().st_size > 1000
+
+
+def test_one_thread_learns_as_the_page_says() -> None:
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        TINY[0].run(1, lambda line: seen.append(torch.get_num_threads()))
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

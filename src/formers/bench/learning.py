@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from formers.bench.progress import working
+from formers.bench.timing import one_thread
 from formers.core import FormersError, Watch
 from formers.data.batches import Batch
 from formers.data.tasks import Exercised
@@ -82,20 +83,26 @@ def lessons(
     if seeds < 1:
         raise FormersError(f"seeds={seeds} is no number of runs: give at least 1.")
     lines = []
-    for name, way in ways.items():
-        for seed in range(seeds):
-            start = time.process_time()
-            with working(f"{name}, seed {seed}", way.course.steps) as advance:
-                draw = partial(way.batches.train_batch, way.course.batch, seed)
-                model, losses = learn(way.spec, way.course, seed, draw, partial(advance, 1))
-            seconds = time.process_time() - start
-            found: dict[str, Any] = {"way": name, "seed": seed, "parameters": model.parameter_count(), "seconds": seconds}
-            for part in parts:
-                found[part] = judge(model, way.batches, part).figures()
-            found["losses"] = _thinned(losses)
-            lines.append(found)
-            line(found)
+    with one_thread():
+        for name, way in ways.items():
+            for seed in range(seeds):
+                lines.append(lesson(name, way, seed, parts))
+                line(lines[-1])
     return lines
+
+
+def lesson(name: str, way: Way, seed: int, parts: Sequence[str]) -> dict[str, Any]:
+    """The line of a way and a seed."""
+    start = time.process_time()
+    with working(f"{name}, seed {seed}", way.course.steps) as advance:
+        draw = partial(way.batches.train_batch, way.course.batch, seed)
+        model, losses = learn(way.spec, way.course, seed, draw, partial(advance, 1))
+    seconds = time.process_time() - start
+    found: dict[str, Any] = {"way": name, "seed": seed, "parameters": model.parameter_count(), "seconds": seconds}
+    for part in parts:
+        found[part] = judge(model, way.batches, part).figures()
+    found["losses"] = _thinned(losses)
+    return found
 
 
 def learn(

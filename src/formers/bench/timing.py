@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -14,10 +15,8 @@ def alternate(
     things: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2, tick: Callable[[], None] | None = None
 ) -> dict[str, list[float]]:
     """CPU seconds of each thing in each round, the things taking turns; `tick` is called after each of them, warming up too."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        times: dict[str, list[float]] = {name: [] for name in things}
+    times: dict[str, list[float]] = {name: [] for name in things}
+    with one_thread():
         for turn in range(-warmup, rounds):
             # The order is turned around every other round, so that none always runs in another's wake.
             for name in list(things) if turn < 0 or turn % 2 == 0 else reversed(list(things)):
@@ -28,7 +27,16 @@ def alternate(
                     times[name].append(seconds)
                 if tick is not None:
                     tick()
-        return times
+    return times
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it torch computes on one thread: others wait for one another, and what they wait counts as CPU time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_num_threads(threads)
 
