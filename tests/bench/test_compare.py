@@ -47,6 +47,15 @@ def test_tasks_are_compared_with_their_own_tokens_and_exact_scores(commands, mon
     assert " 0.500 | 90.0% | 75.0% |" in page
 
 
+def test_what_a_variant_says_itself_is_not_fitted(commands, tmp_path):
+    variants = [variant(text, parse_set) for text in ("decoder", "decoder:dim=32", "rnn:dim=32", "decoder:hidden=64")]
+    found = compare.compare(variants, "my.txt", tmp_path, {"dim": 64}, steps=5, say=lambda _: None)
+    first, fitted, narrow, small = (row["parameters"] for row in found["rows"])
+    assert abs(fitted - first) < 0.02 * first  # by its feed-forward network
+    assert narrow == formers.create("rnn", vocab=256, dim=32).parameter_count()
+    assert small == formers.create("decoder", vocab=256, dim=64, hidden=64).parameter_count()
+
+
 def test_whose_number_cannot_be_met_is_named(tmp_path):
     variants = [variant(text, parse_set) for text in ("rnn", "decoder")]
     with refused("decoder cannot have", "as rnn has"):

@@ -48,7 +48,8 @@ def fitted(member: str, options: dict[str, Any], parameters: int | None, data: s
     """
     if parameters is None:
         return options, _count(member, options, data)
-    knob, multiple = ("hidden", MULTIPLE) if "hidden" in find_member(member).options else ("dim", EVEN)
+    knob = _knob(member)
+    multiple = MULTIPLE if knob == "hidden" else EVEN
     above = bisect_left(range(1, MOST), parameters, key=lambda n: _count(member, {**options, knob: n * multiple}, data)) + 1
     tried = [{**options, knob: n * multiple} for n in (above - 1, above) if 1 <= n < MOST]
     made, count = min(((each, _count(member, each, data)) for each in tried), key=lambda found: abs(found[1] - parameters))
@@ -58,6 +59,11 @@ def fitted(member: str, options: dict[str, Any], parameters: int | None, data: s
             f"{count:,}; choose other sizes, another first member, or other --parameters."
         )
     return made, count
+
+
+def _knob(member: str) -> str:
+    """The size by which a member is given more parameters or fewer."""
+    return "hidden" if "hidden" in find_member(member).options else "dim"
 
 
 def _count(member: str, options: dict[str, Any], data: str) -> int:
@@ -100,7 +106,7 @@ def compare(
     for each in variants:
         wanted = parameters if parameters is not None or not chosen else chosen[0][1]
         first = "" if parameters is not None else variants[0].name
-        own = any(name in each.options for name in ("hidden", "dim"))
+        own = _knob(each.member) in each.options
         chosen.append(fitted(each.member, {**common, **each.options}, None if own else wanted, data, first))
     rows = []
     for each, (options, count) in zip(variants, chosen, strict=True):
