@@ -28,6 +28,8 @@ Cell = Literal["tanh", "gru", "lstm"]
 States = tuple[Tensor, ...]
 """(h,), or (h, c) of an LSTM, each (batch, dim)."""
 GATES: dict[Cell, int] = {"tanh": 1, "gru": 3, "lstm": 4}
+STATES: dict[Cell, int] = {"tanh": 1, "gru": 1, "lstm": 2}
+"""How many vectors are carried from token to token: h, and of an LSTM c."""
 FORGET = 1.0
 """The bias of an LSTM's forget gate at the start: it forgets little before it has learnt what (Gers et al., 2000)."""
 
@@ -87,5 +89,5 @@ def advance(cell: Cell, drive: Tensor, states: States, weight: Tensor, bias: Ten
 
 def check_width(states: States, cell: Cell, dim: int) -> None:
     """Refuses the states of another cell."""
-    if len(states) != (2 if cell == "lstm" else 1) or states[0].shape[1] != dim:
+    if len(states) != STATES[cell] or states[0].shape[1] != dim:
         raise FormersError("the state is of another cell or width than the model: it is of another; use initial_state.")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.attention.attend import Verdict
-from formers.attention.cells import Cell, States, Weights, advance
+from formers.attention.cells import STATES, Cell, States, Weights, advance
 from formers.attention.multihead import Attention
 from formers.attention.recurrent import neighbours, recalled, run, widely
 from formers.core import Carried, Sizes, Stream
@@ -68,7 +68,7 @@ class Pondering(Attention):
         return (Causal,)
 
     def finals(self, sizes: Sizes) -> tuple[int, ...]:
-        return (sizes.dim,) * (2 if self.cell == "lstm" else 1)
+        return (sizes.dim,) * STATES[self.cell]
 
     def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
         """A step of the cell carries information to the next token; those that only ponder carry it nowhere."""

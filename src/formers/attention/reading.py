@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from formers.attention.cells import Cell
+from formers.attention.cells import STATES, Cell
 from formers.core import Sizes, Source
 from formers.core.initial import draw
 from formers.core.stored import stored
@@ -69,7 +69,7 @@ class Reading(nn.Module):
         super().__init__()
         assert sizes.source is not None
         self.alignment = alignment
-        self.shape = (layers, 2 if cell == "lstm" else 1, sizes.dim)
+        self.shape = (layers, STATES[cell], sizes.dim)
         self.spare = max(0, len(sizes.finals) - layers)
         """Layers of the encoder, the lowest, whose final states nobody asks for."""
         self.bridges = nn.ModuleList()

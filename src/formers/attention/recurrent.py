@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from formers.attention.attend import Verdict
-from formers.attention.cells import Cell, States, Weights, advance, check_width
+from formers.attention.cells import STATES, Cell, States, Weights, advance, check_width
 from formers.attention.multihead import Attention
 from formers.core import Carried, Sizes, Stream
 from formers.patterns import Causal, Full, Pattern
@@ -50,7 +50,7 @@ class Recurrent(Attention):
         return (Full,) if self.direction == "both" else (Causal,)
 
     def finals(self, sizes: Sizes) -> tuple[int, ...]:
-        return (sizes.dim,) * (2 if self.cell == "lstm" else 1)
+        return (sizes.dim,) * STATES[self.cell]
 
     def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
         """A step of a cell carries information to the next token, and to the one before where rows are read from both ends."""
