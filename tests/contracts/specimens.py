@@ -297,7 +297,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "transition": "conv", "norm": "reversible", "position": "sinusoidal", **ONCE},
         {"vocab": VOCAB, "causal": False, "transition": "conv", "offset": 3, **ONCE},
         {"features": 4, "classes": 3, "position": "none", "act": "graves", "halt_bias": -0.5, **ONCE},
-        {"vocab": VOCAB, "fact": 3, "classes": 3, "pool": "last", "act": "graves", "halt_bias": -0.5, **ONCE},
+        {"vocab": VOCAB, "fact": 3, "classes": 3, "pool": "last", "act": "graves", "halt_bias": -0.5, "position": "relative", **ONCE},
         {"vocab": VOCAB, "decoder_steps": 2, "transition": "conv", "offset": 5, **ONCE},
         {"vocab": VOCAB, "decoder_steps": 2, "act": "graves", "halt_bias": -0.5, **ONCE},
     ],

@@ -38,6 +38,7 @@ SPECS = {
     "local": ENCODER.replace(pattern=Local(window=3, causal=False)),
     "strided": PLAIN.replace(pattern=Strided(stride=4)),
     "relative": PLAIN.replace(position=NoPosition(), score=Relative()),
+    "relative, full": ENCODER.replace(position=NoPosition(), score=Relative(clamp=4)),
     "spans": PLAIN.replace(score=DynamicSpan(span=9, ramp=3)),
     "memory": PLAIN.replace(position=NoPosition(), score=Relative(), memory=Recurrence(length=6)),
     "told the step": PLAIN.replace(position=Coordinate()),

@@ -15,6 +15,7 @@ from formers.depth import Adaptive, Shared, Stacked
 from formers.family import MEMBERS
 from formers.feedforward import SeparableConv
 from formers.inspect import explain_facts, subject
+from formers.memory import NoMemory
 from formers.patterns import Causal
 from formers.position import Coordinate, NoPosition, PerLayer, sinusoid
 from formers.residual import PreNorm
@@ -136,7 +137,8 @@ def test_presets_are_the_papers() -> None:
         ({"causal": False, "memory": 4}, ["Recurrence"]),
         ({"memory": 4, "position": "sinusoidal"}, ["Recurrence", "Sinusoidal"]),
         ({"memory": 4, "offset": 3}, ["offset=3"]),
-        ({"clamp": 4}, ["clamp=4", "memory"]),
+        ({"clamp": 4}, ["clamp=4", "position=relative"]),
+        ({"position": "relative", "offset": 3}, ["offset=3", "position=coordinate"]),
         ({"ponder": 0.5}, ["ponder=0.5", "act=graves"]),
         ({"act": "graves", "halt_epsilon": 1.0}, ["epsilon", "1"]),
         ({"act": "graves", "norm": "reversible", "position": "none"}, ["Reversible"]),
@@ -151,6 +153,14 @@ def test_presets_are_the_papers() -> None:
 def test_what_cannot_work_is_refused(options: dict[str, object], words: list[str]) -> None:
     with refused(*words):
         formers.create("universal-transformer", **{**TINY, **options})
+
+
+@pytest.mark.parametrize("kind", [{}, {"causal": False}, {"decoder_steps": 2}])
+def test_relative_positions_are_told_by_scores_and_the_step_by_coordinates(kind: dict[str, object]) -> None:
+    spec = formers.spec("universal-transformer", **TINY, position="relative", clamp=5, step_signal="learned", **kind)
+    for stack in (spec, spec.encoder) if spec.encoder is not None else (spec,):
+        assert (stack.score, stack.position) == (Relative(clamp=5), Coordinate(place="none", step="learned"))
+        assert stack.memory == NoMemory()
 
 
 def test_without_positions_it_is_told_nothing() -> None:

@@ -125,6 +125,11 @@ def distances(queries: Positions, keys: Positions) -> int:
     return queries.stop if isinstance(keys, Scattered) else min(queries.stop, keys.length)
 
 
+def distances_ahead(queries: Positions, keys: Positions) -> int:
+    """How many distances there are from a query on to a key, 0, 1, ...: no key stands further ahead."""
+    return keys.stop - (0 if isinstance(queries, Index) else queries.start)
+
+
 def behind(positions: Positions, n: int, like: Tensor) -> Positions:
     """The last n positions of the rows of `like`, batch first."""
     if isinstance(positions, Range):

@@ -87,15 +87,16 @@ def universal_transformer(
     """One block in depth: a language model, an encoder (causal=False or `classes`, with `fact` of stories), or with `decoder_steps` both.
 
     With `act` a position takes at most `steps`; `ponder` is the price of one. The step signal is sinusoidal unless given. With `offset`
-    rows start at a random position in training, up to that one. With a `memory` every step sees what it made of the tokens before the
-    segment, and relative scores tell positions; `clamp` is theirs.
+    rows start at a random position in training, up to that one. With position="relative" scores tell positions by their distance, up to
+    `clamp`; so they do with a `memory`, where every step sees what it made of the tokens before the segment.
     """
     causal = not (classes or decoder_steps) if causal is None else causal
     if decoder_steps and (causal or classes is not None):
         given = "causal=True" if causal else f"classes={classes}"
         raise FormersError(f"{given} and decoder_steps={decoder_steps} are two things to do: give one of them.")
-    if clamp is not None and memory is None:
-        raise FormersError(f"clamp={clamp} is of the relative scores that come with a memory: give memory, or leave clamp out.")
+    relative = position == "relative" or memory is not None
+    if clamp is not None and not relative:
+        raise FormersError(f"clamp={clamp} is of relative scores: give position=relative or a memory, or leave clamp out.")
     halting = {"halt_epsilon": halt_epsilon, "ponder": ponder, "halt_bias": halt_bias}
     for name, value in halting.items():
         if act == "none" and value != HALTING[name]:
@@ -109,8 +110,8 @@ def universal_transformer(
     kind = Dense if transition == "dense" else SeparableConv
     common: dict[str, Any] = dict(
         dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout, attention_dropout=attention_dropout,
-        embedding_scale=embedding_scale, position=coordinates(position, step_signal, offset, memory is None),
-        score=NoScore() if memory is None else Relative(clamp=clamp), memory=NoMemory() if memory is None else Recurrence(length=memory),
+        embedding_scale=embedding_scale, position=coordinates(position, step_signal, offset, not relative),
+        score=Relative(clamp=clamp) if relative else NoScore(), memory=NoMemory() if memory is None else Recurrence(length=memory),
         residual=residual(norm), feedforward=kind(hidden=hidden or 4 * dim, activation=activation),
     )  # fmt: skip
     if decoder_steps:
@@ -131,7 +132,7 @@ def universal_transformer(
 
 def coordinates(word: str, signal: Signal | None, offset: int, places: bool) -> Position:
     """The positions of a word; where `places` is False, coordinates tell the step alone."""
-    if word == "coordinate":
+    if word in ("coordinate", "relative"):
         return Coordinate(place="sinusoidal" if places else "none", step=signal or "sinusoidal", offset=offset)
     if signal is not None:
         raise FormersError(f"step_signal={signal} is of coordinates: leave it out of position={word}.")

@@ -114,8 +114,8 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: isinstance(s.position, Coordinate) and s.position.place == "none" and s.position.offset > 0,
         lambda s: (
-            f"offset={_coordinate(s).offset} moves positions, and coordinates tell none with place=none, as they must with a memory: "
-            "use offset=0, or no memory."
+            f"offset={_coordinate(s).offset} moves positions, and coordinates tell none with place=none, as they must with relative scores "
+            "and a memory: use offset=0, or position=coordinate and no memory."
         ),
     ),
     Refusal(

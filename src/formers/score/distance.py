@@ -1,6 +1,7 @@
 """A term of the scores that is a function of the query and of how far back the key stands.
 
-b_ij = q_i . t_{i-j} + l_{i-j}        0 <= i-j < reach;  minus infinity elsewhere
+b_ij = q_i . t_{i-j} + l_{i-j}        0 <= i-j < reach
+b_ij = q_i . a_{j-i}                  0 < j-i <= as far ahead as a is known;  minus infinity elsewhere
 
 Held as its factors: whoever needs the matrix asks for it; the executor `distances` computes it in tiles and never has it whole.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from formers.core import Positions
@@ -28,6 +30,8 @@ class ByDistance:
     keys: Positions
     reaches: tuple[int, ...] | None = None
     """By head, how far back a key may stand that the level does not shut; None where that is not known as plain integers."""
+    ahead: Tensor | None = None
+    """(heads or 1, places, width): what a key 1, 2, ... places further on is met with; without it such keys are shut."""
 
     @property
     def reach(self) -> int:
@@ -39,11 +43,15 @@ class ByDistance:
         by_distance = self.q @ self.table.mT
         if self.level is not None:
             by_distance = by_distance + self.level
+        fore = 0
+        if self.ahead is not None:
+            fore = self.ahead.shape[1]
+            by_distance = torch.cat([self.q @ self.ahead.flip(1).mT, by_distance], dim=-1)
         device = self.q.device
         distance = self.queries.tensor(device)[..., :, None] - self.keys.tensor(device)[..., None, :]
         if distance.dim() == 3:
             distance = distance[:, None]  # rows that stand at different positions: (batch, 1, queries, keys)
-        there = (distance >= 0) & (distance < self.reach)
+        there = (distance >= -fore) & (distance < self.reach)
         shape = (*by_distance.shape[:3], distance.shape[-1])
-        found = by_distance.gather(3, distance.clamp(0, self.reach - 1).expand(shape))
+        found = by_distance.gather(3, (distance.clamp(-fore, self.reach - 1) + fore).expand(shape))
         return found.masked_fill(~there, float("-inf"))

@@ -3,7 +3,7 @@
 s_ij = ( q_i.k_j  +  q_i.(W_R r_{i-j})  +  u.k_j  +  v.(W_R r_{i-j}) ) / sqrt(d_h)
      = ( (q_i + u).k_j  +  (q_i + v).(W_R r_{i-j}) ) / sqrt(d_h)                                        E51
 r_x  = sin(x / 10000^(2j/d)), then cos(x / 10000^(2j/d))          j = 0 ... d/2 - 1                     E53
-x    = min(i-j, clamp)
+x    = max(-clamp, min(i-j, clamp))      below 0 of keys further on, which a causal model does not see
 
 r is fixed, and all its sines come before all its cosines, as in the authors' code. u and v are as wide as a head; their code shares them
 between the layers unless `untied`. Distances beyond `clamp` look like it: so a model reads further back than it was trained to.
@@ -11,13 +11,15 @@ between the layers unless `untied`. Distances beyond `clamp` look like it: so a 
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from formers.core import Positions, Sizes, Stream
 from formers.core.initial import draw
-from formers.core.positions import distances
+from formers.core.positions import distances, distances_ahead
 from formers.core.tables import derived, kept
 from formers.score.base import Score, ScoreModule
 from formers.score.distance import ByDistance
@@ -51,7 +53,7 @@ class RelativeScore(ScoreModule):
 
     def __init__(self, sizes: Sizes, clamp: int | None, common: nn.Module | None) -> None:
         super().__init__()
-        self.heads, self.clamp = sizes.heads, clamp
+        self.heads, self.clamp, self.causal = sizes.heads, clamp, sizes.causal
         self.r = nn.Linear(sizes.dim, sizes.heads * sizes.head_dim, bias=False)
         draw(self.r.weight, sizes.initialisation, 1.0)
         if common is None:
@@ -60,14 +62,20 @@ class RelativeScore(ScoreModule):
             self.__dict__["biases"] = common  # the stack's, which owns it
 
     def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
-        table = derived(self.r.weight, q.dtype, distances(stream.positions, keys), self.table, self.clamp)
-        return q + self.biases.u_bias, ByDistance((q + self.biases.v_bias) * scale, table, None, stream.positions, keys)  # E51
+        queries, weight = stream.positions, self.r.weight
+        table = derived(weight, q.dtype, distances(queries, keys), self.table, ("back", self.clamp))
+        ahead = None
+        if not self.causal:
+            ahead = derived(weight, q.dtype, distances_ahead(queries, keys), partial(self.table, ahead=True), ("ahead", self.clamp))[:, 1:]
+        return q + self.biases.u_bias, ByDistance((q + self.biases.v_bias) * scale, table, None, queries, keys, ahead=ahead)  # E51
 
-    def table(self, distances: int) -> Tensor:
-        """W_R r (heads, distances, head_dim) of the distances 0, 1, ..."""
+    def table(self, distances: int, ahead: bool = False) -> Tensor:
+        """W_R r (heads, distances, head_dim) of the distances 0, 1, ..., or of 0, -1, ..., ahead."""
         weight = self.r.weight
         far = distances if self.clamp is None else min(distances, self.clamp + 1)
         r = sinusoids(far, weight.shape[1], weight.dtype, weight.device)
+        if ahead:  # sines change their sign
+            r = torch.cat([-r[:, : -(-weight.shape[1] // 2)], r[:, -(-weight.shape[1] // 2) :]], dim=1)
         made = self.r(r).view(far, self.heads, -1).transpose(0, 1)
         if far == distances:
             return made
