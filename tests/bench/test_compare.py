@@ -70,9 +70,11 @@ def test_what_cannot_be_equal_is_refused():
 
 
 @pytest.fixture
-def commands(monkeypatch):
-    """The commands that a comparison runs, which are answered without being run."""
+def commands(monkeypatch, tmp_path):
+    """The commands that a comparison runs, which are answered without being run; beside them lies my.txt."""
     ran: list[tuple[str, ...]] = []
+    monkeypatch.chdir(tmp_path)
+    Path("my.txt").write_text("to be, or not to be, that is the question\n" * 100)
 
     def answer(*words: str) -> dict[str, object]:
         ran.append(words)
@@ -114,10 +116,15 @@ def test_each_is_trained_once_and_judged_on_the_same_slice(commands, tmp_path):
     assert "windows of 3 tokens" in page
 
 
-def test_a_run_of_another_command_is_trained_again(commands, tmp_path):
+def test_a_run_of_another_command_stays_unless_it_may_be_overwritten(commands, tmp_path):
+    one = [variant("decoder", parse_set)]
     for minutes in (1, 2):
         commands.clear()
-        compare.compare([variant("decoder", parse_set)], "my.txt", tmp_path, {}, minutes=minutes, say=lambda _: None)
+        if minutes == 2:
+            with refused("decoder", "another command", "--overwrite"):
+                compare.compare(one, "my.txt", tmp_path, {}, minutes=minutes, say=lambda _: None)
+            assert not commands
+        compare.compare(one, "my.txt", tmp_path, {}, minutes=minutes, overwrite=True, say=lambda _: None)
         assert commands[0][0] == "train"
         assert ("--overwrite" in commands[0]) == (minutes == 2)
     with refused("bytes", "tokens"):
@@ -127,7 +134,8 @@ def test_a_run_of_another_command_is_trained_again(commands, tmp_path):
 def test_another_seed_is_another_command(commands, tmp_path):
     for seed in (0, 3):
         commands.clear()
-        found = compare.compare([variant("decoder", parse_set)], "my.txt", tmp_path, {}, steps=1, seed=seed, say=lambda _: None)
+        one = [variant("decoder", parse_set)]
+        found = compare.compare(one, "my.txt", tmp_path, {}, steps=1, seed=seed, overwrite=True, say=lambda _: None)
         assert commands[0][0] == "train"
         assert ("--seed" in commands[0]) == (seed == 3), "0 is what `train` takes by itself"
         assert found["seed"] == seed
@@ -136,6 +144,22 @@ def test_another_seed_is_another_command(commands, tmp_path):
 def test_the_same_twice_is_refused(commands, tmp_path):
     with refused("two variants"):
         compare.compare([variant("decoder", parse_set)] * 2, "my.txt", tmp_path, {}, minutes=1)
+    assert not commands
+
+
+@pytest.mark.parametrize(
+    ("texts", "data", "words"),
+    [
+        (("decoder", "rnn:cel=gru"), "my.txt", ["cel", "cell"]),
+        (("decoder", "seq2seq"), "my.txt", ["my.txt", "pairs"]),
+        (("rnn", "seq2seq"), "two.tsv", ["rnn learns from", "seq2seq from", "read the data alike"]),
+        (("decoder", "act-rnn"), "task:parity,bits=5", ["decoder learns from", "act-rnn from", "read the data alike"]),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_is_trained(commands, tmp_path, texts, data, words):
+    Path("two.tsv").write_text("".join(f"one {n}\tun {n}\n" for n in range(200)))
+    with refused(*words):
+        compare.compare([variant(text, parse_set) for text in texts], data, tmp_path, {"dim": 32}, steps=5, say=lambda _: None)
     assert not commands
 
 

@@ -12,6 +12,7 @@ a loop, over tokens and over steps. Where nothing is learnt, rows that have halt
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -25,7 +26,7 @@ from formers.attention.multihead import Attention
 from formers.attention.recurrent import neighbours, recalled, run, widely
 from formers.core import Carried, Sizes, Stream
 from formers.core.compiler import concrete
-from formers.core.halting import Act, Bias, Epsilon, Halting, Price, account, averaged, begin, beside, may_skip
+from formers.core.halting import Act, Bias, Epsilon, Halting, Price, account, averaged, begin, beside, looked_at, may_skip
 from formers.patterns import Causal, Pattern
 from formers.score.base import ScoreModule
 
@@ -143,7 +144,9 @@ class HaltingLayer(PonderingLayer):
     def rows(self, x: Tensor, states: States, stream: Stream, step: int) -> tuple[Tensor, States]:
         drive, real = self.drive(x), stream.valid
         everybody = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        think = self.skipped if self.skipping and may_skip(x, stream, self.training) else self.thought
+        think = (
+            self.skipped if self.skipping and may_skip(x, stream, self.training) else partial(self.thought, whole=looked_at(stream.watch))
+        )
         found, spent, seen = [], [], []
         for t in range(x.shape[1]):
             running = everybody if real is None else real[:, t]
@@ -161,8 +164,11 @@ class HaltingLayer(PonderingLayer):
         """h^n (rows,) of the new states (rows, dim)."""
         return torch.sigmoid(F.linear(h, self.unit.weight.to(h.dtype), self.unit.bias.to(h.dtype))).squeeze(-1)
 
-    def thought(self, drive: Tensor, states: States, running: Tensor) -> tuple[States, Halting, list[Tensor]]:
-        """The mean states of a token, what it has spent, and h of each step; every step is computed for all rows."""
+    def thought(self, drive: Tensor, states: States, running: Tensor, whole: bool) -> tuple[States, Halting, list[Tensor]]:
+        """The mean states of a token, what it has spent, and h of each step, computed for all rows as long as one of them is running.
+
+        whole: every step is computed, whether somebody is running or not.
+        """
         spent, part, seen = begin(running, drive.dtype), self.part, []
         means = tuple(torch.zeros_like(s) for s in states)
         for n in range(part.steps):
@@ -171,7 +177,7 @@ class HaltingLayer(PonderingLayer):
             seen.append(h.masked_fill(~spent.running, torch.nan))
             p, spent = spent.step(h, part.epsilon, last=n == part.steps - 1, act=self.act)
             means = tuple(averaged(m, s, p, self.act) for m, s in zip(means, states, strict=True))  # E46
-            if concrete(drive) and not bool(spent.running.any()):
+            if not whole and concrete(drive) and not bool(spent.running.any()):
                 break
         return means, spent, seen
 

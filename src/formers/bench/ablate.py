@@ -170,7 +170,7 @@ def cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     table = []
     for row in rows:
         loss, accuracy = middle(row["loss"]), middle(row["accuracy"])
-        spread = None if loss is None else max(row["loss"]) - min(row["loss"])
+        spread = None if loss is None or len(row["loss"]) < 2 else max(row["loss"]) - min(row["loss"])
         cost = None if loss is None or base is None or row is rows[0] else loss - base
         words = [_figure(middle(row["train_loss"])), _figure(loss) or _note(row), _figure(spread), _figure(cost, "+")]
         table.append([row["without"], f"{row['parameters']:,}", *words, *(["" if accuracy is None else f"{accuracy:.1%}"] * accurate)])

@@ -1,8 +1,8 @@
 """Members side by side: each trained alone, for the same time, on the same data, with as many parameters; and judged on the same slice.
 
 Each run is a process of its own, one after the other, so that its peak memory is its own and none slows another down. A run of the same
-command that is there and finished is not trained again. All read bytes, because other tokens would give members vocabularies of their own;
-tasks and stories have their own tokens, which are the same for all.
+command that is there and finished is not trained again; one of another command stays, unless told otherwise. All read bytes, because
+other tokens would give members vocabularies of their own; tasks and stories have their own tokens, which are the same for all.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 
 from formers.core import FormersError
 from formers.data.babi import has_stories
+from formers.data.progress import silent
 from formers.data.reading import Reading
 from formers.data.tasks import is_exercise
 from formers.family import spec as member_spec
@@ -29,6 +30,7 @@ from formers.family.members import member as find_member
 from formers.family.variants import Variant
 from formers.model import build
 from formers.training import prepare
+from formers.training.start import arranged
 
 MULTIPLE = 8
 """The feed-forward width that is fitted is a multiple of this: products of such matrices are faster."""
@@ -90,41 +92,39 @@ def compare(
     parameters: int | None = None,
     limit: int | None = None,
     seed: int = 0,
+    overwrite: bool = False,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Trains and judges every variant in its turn; a row of figures for each, and what they have in common.
 
     out: the folder of their runs. common: options of all.
     parameters: as many for all; the first variant's unless given. limit: how many tokens of the held-out data are judged.
-    seed: of all of them.
+    seed: of all of them. overwrite: whether runs of other commands make room.
     """
     if len({v.folder for v in variants}) < len(variants):
         raise FormersError("two variants are the same: name each once.")
     if any(name in options for options in (common, *(each.options for each in variants)) for name in ("tokens", "vocab")):
         raise FormersError("members are compared over bytes, so that all have one vocabulary: leave tokens and vocab out.")
+    refuse_unlike(variants, data, common)
     chosen: list[tuple[dict[str, Any], int]] = []
     for each in variants:
         wanted = parameters if parameters is not None or not chosen else chosen[0][1]
         first = "" if parameters is not None else variants[0].name
         own = _knob(each.member) in each.options
         chosen.append(fitted(each.member, {**common, **each.options}, None if own else wanted, data, first))
-    rows = []
-    for each, (options, count) in zip(variants, chosen, strict=True):
+    budget = ["--minutes", str(minutes)] if minutes is not None else ["--steps", str(steps)]
+    commands = []
+    for each, (options, _) in zip(variants, chosen, strict=True):
         run = out / each.folder
-        budget = ["--minutes", str(minutes)] if minutes is not None else ["--steps", str(steps)]
         sets = [word for name, value in options.items() for word in ("--set", f"{name}={json.dumps(value)}")]
-        words = [
-            "train",
-            each.member,
-            "--data",
-            data,
-            "--out",
-            str(run),
-            *budget,
-            *([] if _own_tokens(data) else ["--tokens", "bytes"]),
-            *(["--seed", str(seed)] if seed else []),
-            *sets,
-        ]
+        tokens = [] if _own_tokens(data) else ["--tokens", "bytes"]
+        words = ["train", each.member, "--data", data, "--out", str(run), *budget, *tokens, *(["--seed", str(seed)] if seed else []), *sets]
+        if not overwrite and _other(run, words):
+            raise FormersError(f"{str(run)!r} holds a run of another command: give another --out, or --overwrite to train it anew.")
+        commands.append(words)
+    rows = []
+    for each, (_, count), words in zip(variants, chosen, commands, strict=True):
+        run = out / each.folder
         if not _finished(run, words):
             say(f"{each.name}: {count:,} parameters")
             _formers(*words, *(["--overwrite"] if run.exists() else []))
@@ -140,13 +140,45 @@ def compare(
     }  # fmt: skip
 
 
+def refuse_unlike(variants: Sequence[Variant], data: str, common: dict[str, Any]) -> None:
+    """Refuses what would be refused after the first of them was trained: unknown options, data that one cannot read, or reads otherwise."""
+    tokens = {} if _own_tokens(data) else {"tokens": "bytes"}
+    tasks = []
+    for each in variants:
+        sizes, _, reading = arranged(each.member, {**common, **each.options, **tokens}, 1)
+        tasks.append(prepare(each.member, data, None, sizes, reading))
+    for each, task in zip(variants, tasks, strict=True):
+        if task.fingerprint != tasks[0].fingerprint:
+            raise FormersError(
+                f"{variants[0].name} learns from {tasks[0].about}, and {each.name} from {task.about}, so that their figures cannot be "
+                "compared: compare members that read the data alike."
+            )
+
+
+def _other(run: Path, words: Sequence[str]) -> bool:
+    """Whether a folder holds a run of a command that is not this one."""
+    known = _facts(run)
+    return known is not None and _command(known) != [*words]
+
+
 def _finished(run: Path, words: Sequence[str]) -> bool:
     """Whether a folder holds a run of just this command that has spent its budget."""
+    known = _facts(run)
+    return known is not None and bool(known.get("finished")) and _command(known) == [*words]
+
+
+def _facts(run: Path) -> dict[str, Any] | None:
+    """What a run says of itself; None where there is no run."""
     try:
-        facts = json.loads((run / "run.json").read_text())
-        return bool(facts["finished"]) and [word for word in facts["command"][1:] if word not in ("--json", "--overwrite")] == [*words]
-    except (OSError, ValueError, KeyError):
-        return False
+        found = json.loads((run / "run.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _command(facts: dict[str, Any]) -> list[str]:
+    """The words of a run's command that say what is trained."""
+    return [word for word in facts.get("command", [])[1:] if word not in ("--json", "--overwrite", "-q")]
 
 
 def _judged(figures: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +189,8 @@ def _judged(figures: dict[str, Any]) -> dict[str, Any]:
 
 def _formers(*words: str) -> dict[str, Any]:
     """What a command of this library prints as JSON; its bars and messages go where this process's go."""
-    done = subprocess.run([sys.executable, "-m", "formers", *words, "--json"], stdout=subprocess.PIPE, text=True, check=False)
+    quiet = ["-q"] if silent() else []
+    done = subprocess.run([sys.executable, "-m", "formers", *words, *quiet, "--json"], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise FormersError(
             f"`formers {shlex.join(words)}` ended with code {done.returncode}: see above what it says; runs that are done stay."

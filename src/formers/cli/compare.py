@@ -32,6 +32,7 @@ def compare(
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Judge the first so many tokens of the held-out data.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of each: weights and batches.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Let runs of other commands in that folder make room.")] = False,
     set_: Set = None,
     page: Annotated[Path | None, typer.Option(help="Write the table with its command into this Markdown file, too.")] = None,
     curves: Annotated[Path | None, typer.Option(help="Draw the training losses over the steps into this picture, .png or .svg.")] = None,
@@ -46,10 +47,10 @@ def compare(
     if (minutes is None) == (steps is None):
         raise FormersError("a comparison needs one budget for all: give --minutes or --steps.")
     check_file(curves, (".png", ".svg"))
+    check_file(page, (".md", ".markdown"))
     chosen = [variant(v, parse_set) for v in variants]
-    results = run(chosen, data, out, parse_set(set_ or []), minutes, steps, parameters, limit, seed, notice)
+    results = run(chosen, data, out, parse_set(set_ or []), minutes, steps, parameters, limit, seed, overwrite, notice)
     if page is not None:
-        page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(markdown(results, shlex.join(["formers", *sys.argv[1:]])), encoding="utf-8")
         wrote(page, json)
     if curves is not None:

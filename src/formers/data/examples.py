@@ -47,7 +47,10 @@ def part_by_hash(twos: Sequence[Two], name: str, kind: str) -> dict[str, Sequenc
     held = [held_out(first) for first, _ in twos]
     train, valid = ([two for two, out in zip(twos, held, strict=True) if out == side] for side in (False, True))
     if not train or not valid:
-        raise FormersError(f"{name} has {len(twos)} {kind}, too few to hold out {HELD_OUT:.0%}: give at least a few dozen, or --valid.")
+        different = len({first for first, _ in twos})
+        raise FormersError(
+            f"{name} has {different} different {kind}, too few to hold out {HELD_OUT:.0%}: give at least a few dozen, or --valid."
+        )
     return {"train": train, "valid": valid}
 
 

@@ -29,7 +29,11 @@ BATCH = 64
 def ends_of(model: Model, options: Options, texts: bool) -> Ends:
     """Where the texts of a model end; `texts` says that they are wanted as text, so that there must be a tokenizer."""
     if not model.spec.head.writes:
-        raise FormersError(f"{model.spec.name or 'this model'} does not write text: use a decoder or a transformer.")
+        head = type(model.spec.head).__name__
+        raise FormersError(
+            f"{model.spec.name or 'this model'} with the {head} head does not write text: use a language model, such as decoder, or an "
+            "encoder-decoder, such as transformer."
+        )
     needed = texts or bool(options.stop) or is_answering(model)
     return Ends(tokenizer_of(model) if needed else model.tokenizer, tuple(to_utf8(stop) for stop in options.stop))
 

@@ -157,8 +157,8 @@ def refuse_plain(spec: Spec, name: str) -> None:
     """Refuses a model in which no token decides how long it thinks."""
     if spec.ponders is None and (spec.encoder is None or spec.encoder.ponders is None):
         raise FormersError(
-            f"{name} takes the same number of steps for every token, so that nothing ponders: use a run of act-rnn, one of "
-            "universal-transformer with --set act=graves, or depth=Adaptive(...) in a spec."
+            f"{name} takes the same number of steps for every token, so that nothing ponders: use a run of act-rnn or "
+            "universal-transformer that was trained with --set act=graves, or depth=Adaptive(...) in a spec."
         )
 
 
