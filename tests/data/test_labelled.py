@@ -79,7 +79,7 @@ def test_given_held_out_texts(tmp_path):
         ("text\tlabel\tid\nx\tgood\n", ("line 2", "2 cells, not 3")),
         ("text\tlabel\nx\tgood\n\tgood\n", ("line 3", "empty text")),
         ("text\tlabel\nx\t \n", ("line 2", "empty label")),
-        ("x\tgood\ny\tbad\n", ("2 different labelled texts", "too few")),
+        ("x\tgood\ny\tbad\n", ("2 labelled texts", "too few")),
         ("", ("0 labelled texts", "too few")),
         ("".join(f"{i}\tgood\n" for i in range(200)), ("one label only, 'good'",)),
     ],

@@ -48,9 +48,8 @@ def part_by_hash(twos: Sequence[Two], name: str, kind: str) -> dict[str, Sequenc
     train, valid = ([two for two, out in zip(twos, held, strict=True) if out == side] for side in (False, True))
     if not train or not valid:
         different = len({first for first, _ in twos})
-        raise FormersError(
-            f"{name} has {different} different {kind}, too few to hold out {HELD_OUT:.0%}: give at least a few dozen, or --valid."
-        )
+        how_many = f"{len(twos)} {kind}" + (f", {different} of them different" if different < len(twos) else "")
+        raise FormersError(f"{name} has {how_many}, too few to hold out {HELD_OUT:.0%}: give at least a few dozen, or --valid.")
     return {"train": train, "valid": valid}
 
 
