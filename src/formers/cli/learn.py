@@ -116,6 +116,7 @@ def babi(
     steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 2400,
     data: Annotated[str, typer.Option(help="Which tasks, as `train` takes them.")] = "babi:1-3",
     ponder: Annotated[float, typer.Option(help="What a step of halting costs.", min=0.0)] = 0.01,
+    position: Annotated[str, typer.Option(help="relative, or the paper's coordinate.")] = "relative",
     seeds: Seeds = 2,
     out: Out = None,
     page: Page = None,
@@ -125,7 +126,7 @@ def babi(
     """Questions about stories: right answers, and the steps that universal-transformer takes, by the number of supporting facts."""
     from formers.bench.stories import Questions
 
-    _experiment(Questions(steps=steps, data=data, ponder=ponder), seeds, out, page, check, json)
+    _experiment(Questions(steps=steps, data=data, ponder=ponder, position=position), seeds, out, page, check, json)
 
 
 def _experiment(what: Experiment, seeds: int, out: Path | None, page: Path | None, check: bool, json: bool) -> None:
