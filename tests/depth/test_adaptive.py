@@ -11,12 +11,12 @@ from torch import Tensor
 
 import formers
 from formers import Spec
-from formers.attention import DotProduct
+from formers.attention import LSH, DotProduct
 from formers.attention.chosen import Kept
 from formers.core import Range, Stream, Watch
 from formers.depth import Adaptive, Shared
 from formers.depth.adaptive import AdaptiveBlocks
-from formers.feedforward import NoFeedForward
+from formers.feedforward import NoFeedForward, SeparableConv
 from formers.heads import MaskedLM
 from formers.memory import Recurrence
 from formers.model.stack import Stack
@@ -39,6 +39,9 @@ SPECS = {
     "strided": PLAIN.replace(pattern=Strided(stride=4)),
     "relative": PLAIN.replace(position=NoPosition(), score=Relative()),
     "relative, full": ENCODER.replace(position=NoPosition(), score=Relative(clamp=4)),
+    "conv": PLAIN.replace(feedforward=SeparableConv(hidden=24)),
+    "conv, full": ENCODER.replace(feedforward=SeparableConv(hidden=24)),
+    "hashed": PLAIN.replace(attention=LSH(chunk=2, buckets=4)),
     "spans": PLAIN.replace(score=DynamicSpan(span=9, ramp=3)),
     "memory": PLAIN.replace(position=NoPosition(), score=Relative(), memory=Recurrence(length=6)),
     "told the step": PLAIN.replace(position=Coordinate()),

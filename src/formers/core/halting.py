@@ -25,6 +25,8 @@ from torch import Tensor
 from formers.core.compiler import concrete
 from formers.core.stream import Stream, Watch
 
+STEPS, REMAINDER = "ponder steps", "remainder"
+"""What is noted of N and of R for whoever looks on."""
 Act = Literal["graves", "t2t"]
 Epsilon = Annotated[float, Field(gt=0.0, lt=1.0)]
 """Who has spent 1 - epsilon halts."""
@@ -117,8 +119,8 @@ def account(stream: Stream, step: int, halting: Halting, ponder: float, real: Te
         cost = ponder * mean_cost(halting, real)
         stream.losses["ponder"] = stream.losses["ponder"] + cost if "ponder" in stream.losses else cost
     if stream.watch is not None:
-        stream.watch.note("ponder steps", step, lambda: halting.steps)
-        stream.watch.note("remainder", step, lambda: halting.remainder)
+        stream.watch.note(STEPS, step, lambda: halting.steps)
+        stream.watch.note(REMAINDER, step, lambda: halting.remainder)
 
 
 def may_skip(x: Tensor, stream: Stream, training: bool) -> bool:
@@ -127,5 +129,5 @@ def may_skip(x: Tensor, stream: Stream, training: bool) -> bool:
 
 
 def looked_at(watch: Watch | None) -> bool:
-    """Whether somebody looks on who wants to see every step of every token."""
-    return watch is not None and watch.wants("halting")
+    """Whether somebody looks on who wants to see more of every step of every token than N and R tell."""
+    return watch is not None and not watch.only_wants(STEPS, REMAINDER)

@@ -47,6 +47,11 @@ class Watch:
         """Whether what is offered under a name is noted."""
         return self.only is None or name.endswith(self.only)
 
+    def only_wants(self, *names: str) -> bool:
+        """Whether nothing is noted but what is offered under some names."""
+        only = (self.only,) if isinstance(self.only, str) else self.only
+        return only is not None and all(name in names for name in only)
+
     def note(self, name: str, step: int, value: Callable[[], Any]) -> None:
         """Keeps the value under (name, step)."""
         if self.wants(name):

@@ -273,6 +273,13 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        lambda s: _reads(s) and s.encoder is not None and bool(s.encoder.finals) and isinstance(s.encoder.depth, Adaptive),
+        lambda s: (
+            f"{_reader(s)} begins with the final states of the encoder's recurrent layers, and Adaptive depth takes as many steps as the "
+            "slowest row of a batch: give the encoder a fixed number of steps, as Stacked."
+        ),
+    ),
+    Refusal(
         lambda s: isinstance(s.attention, Aligned) and s.attention.alignment == "none" and s.encoder is not None and not s.encoder.finals,
         lambda s: (
             "alignment=none knows a source by the encoder's final states alone, and this encoder has no recurrent layer: "
@@ -357,6 +364,13 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        lambda s: isinstance(s.depth, Adaptive) and _ponders(s),
+        lambda s: (
+            "Pondering halts within every step of Adaptive depth, which halts, too, and what the former costs would depend on who stands "
+            "in the batch: use one of them, Pondering(act=none) or a fixed number of steps."
+        ),
+    ),
+    Refusal(
         lambda s: isinstance(s.depth, Adaptive) and s.head.taps,
         lambda s: (
             f"the losses of a {type(s.head).__name__} head need the outputs of all steps, and Adaptive depth takes as few as it can: "
@@ -371,7 +385,7 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        lambda s: isinstance(s.residual, Reversible) and any(isinstance(kind, Pondering) and kind.ponders for kind in s.attention.kinds),
+        lambda s: isinstance(s.residual, Reversible) and _ponders(s),
         lambda s: (
             "Pondering halts where a sum reaches 1, and Reversible would ask once more with states computed back, where it may not: "
             "use norm=bare or norm=pre with it, or act=none."
@@ -424,6 +438,11 @@ def _shared(spec: Spec) -> str:
 def _reads(spec: Spec) -> bool:
     """Whether the attention reads a source by itself."""
     return any(kind.reads_source for kind in spec.attention.kinds)
+
+
+def _ponders(spec: Spec) -> bool:
+    """Whether a recurrent layer decides by itself how many steps a token takes."""
+    return any(isinstance(kind, Pondering) and kind.ponders is not None for kind in spec.attention.kinds)
 
 
 def _reader(spec: Spec) -> str:

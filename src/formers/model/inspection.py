@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from formers.core import FormersError, Watch
+from formers.core.halting import REMAINDER, STEPS
 from formers.core.stream import ENCODER, Compaction, compact
 from formers.model.modes import evaluating
 
@@ -29,9 +30,10 @@ BY_TOKEN = " by token"
 BUCKETS = "buckets"
 """How the name of a note ends that holds the buckets of hashing, (batch, heads, rounds, length)."""
 
-HALTING, STEPS, REMAINDER = "halting", "ponder steps", "remainder"
-"""How the names of notes end that tell how long each token thinks: h (batch, length) of a step, or of all, (batch, length, steps), and not
-a number where a token has halted before it; N (batch, length); and R (batch, length). N and R of padding are 0."""
+HALTING = "halting"
+"""How the name of a note ends that tells h (batch, length) of a step, or of all, (batch, length, steps), and not a number where a token has
+halted before it. Those of STEPS and REMAINDER tell N and R (batch, length), which are 0 of padding."""
+__all__ = ["BUCKETS", "BY_TOKEN", "HALTING", "NORM", "REMAINDER", "STEPS", "Inspection", "inspect_pass", "size_of"]
 
 
 @dataclass(frozen=True, eq=False)

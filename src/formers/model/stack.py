@@ -92,11 +92,12 @@ class Block(nn.Module):
 def remember(x: Tensor, stream: Stream, past: Entry | None, entry: Entry | None, limit: int) -> Cache | Hidden:
     """The last `limit` tokens of a past and of x: hidden states where weights learn, else the keys and values of `entry`.
 
-    Keys and values that a state has from a pass without gradients stay what they are, until a segment alone fills the memory.
+    Keys and values that a state has from a pass without gradients stay what they are, until a segment alone fills the memory, which
+    places do not tell of a padded one.
     """
     assert isinstance(entry, Cache)
     count = x.shape[1]
-    if not torch.is_grad_enabled() or (isinstance(past, Cache) and count < limit):
+    if not torch.is_grad_enabled() or (isinstance(past, Cache) and (count < limit or stream.valid is not None)):
         return (entry if stream.valid is None else entry.packed()).last(limit)
     here = Hidden(x.detach(), real(stream.positions, stream.valid))
     if stream.valid is not None:
