@@ -138,8 +138,8 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     "memory": {"Carry": [Carry()], "NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
     "residual": {
         "Bare": [Bare()],
-        "NormOnly": [NormOnly()],
-        "Plain": [Plain()],
+        "NormOnly": [NormOnly(), NormOnly(of="pre")],
+        "Plain": [Plain(), Plain(of="post")],
         "PostNorm": [PostNorm()],
         "PreNorm": [PreNorm()],
         "Reversible": [Reversible(), Reversible(ends="concat"), Reversible(ends="sum")],

@@ -40,6 +40,22 @@ def test_an_ablation_changes_what_it_names(name, norm):
     assert torch.isfinite(out.loss)
 
 
+@pytest.mark.parametrize("name", ["mask", "residual", "norm", "scaling"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_what_stays_begins_with_the_same_weights(name, norm):
+    whole = formers.spec("decoder", vocab=11, dim=16, heads=4, layers=3, hidden=24, length=16, norm=norm)
+    started = []
+    for spec in (whole, ABLATIONS[name](whole)):
+        torch.manual_seed(0)
+        started.append(build(spec).state_dict())
+    before, after = started
+    assert set(after) <= set(before)
+    norms = {key for key in before if ".norm." in key or key.startswith("stack.final")}
+    assert set(before) - set(after) == (norms if name == "norm" else set())
+    for key, value in after.items():
+        assert value.equal(before[key]), key
+
+
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_nothing_is_taken_away_twice(name):
     with refused("decoder has", "leave this ablation out"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from formers.residual import NormOnly, Plain, PreNorm
+from formers.residual import NormOnly, Plain, PostNorm, PreNorm
 from helpers import close
 
 
@@ -15,7 +15,8 @@ def test_the_sum_alone():
     close(join.leave(x, y), x + y)
     close(join.enter(x), x)
     assert list(join.parameters()) == []
-    assert Plain().gain(4) == PreNorm().gain(4)
+    assert [Plain(of=norm).gain(4) for norm in ("pre", "post")] == [PreNorm().gain(4), PostNorm().gain(4)]
+    assert PreNorm().gain(4) != PostNorm().gain(4)
 
 
 def test_the_norm_alone():
@@ -23,3 +24,14 @@ def test_the_norm_alone():
     join = NormOnly().build(8, 0.5).double().eval()
     close(join.leave(x, y), F.layer_norm(y, (8,)))
     close(join.enter(x), x)
+    assert isinstance(NormOnly().final(8), torch.nn.Identity)
+
+
+def test_the_norm_alone_before_the_sublayer():
+    x, y = 3 * torch.randn(2, 3, 8, dtype=torch.float64), 5 * torch.randn(2, 3, 8, dtype=torch.float64)
+    part = NormOnly(of="pre")
+    join = part.build(8, 0.5).double().eval()
+    close(join.enter(x), F.layer_norm(x, (8,)))
+    close(join.leave(x, y), y)
+    assert isinstance(part.final(8), torch.nn.LayerNorm)
+    assert part.gain(4) == PreNorm().gain(4)

@@ -7,6 +7,7 @@ taken away: that is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from formers.attention import DotProduct
 from formers.core import FormersError
@@ -49,14 +50,12 @@ def without_mask(spec: Spec) -> Spec:
 
 def without_residual(spec: Spec) -> Spec:
     """The norms stay, and a sublayer's answer replaces the stream instead of joining it."""
-    _has_both(spec)
-    return spec.replace(residual=NormOnly())
+    return spec.replace(residual=NormOnly(of=_has_both(spec)))
 
 
 def without_norm(spec: Spec) -> Spec:
     """The residual connections stay, and nothing is normalised."""
-    _has_both(spec)
-    return spec.replace(residual=Plain())
+    return spec.replace(residual=Plain(of=_has_both(spec)))
 
 
 def without_scaling(spec: Spec) -> Spec:
@@ -87,9 +86,11 @@ ABLATIONS: dict[str, Callable[[Spec], Spec]] = {
 """By the name of what is taken away."""
 
 
-def _has_both(spec: Spec) -> None:
+def _has_both(spec: Spec) -> Literal["pre", "post"]:
+    """Where the norm of a residual connection stands."""
     if not isinstance(spec.residual, PreNorm | PostNorm):
         raise _lacks(spec, f"the residual {type(spec.residual).__name__}, of which norm and sum cannot be taken apart")
+    return "pre" if isinstance(spec.residual, PreNorm) else "post"
 
 
 def _lacks(spec: Spec, what: str) -> FormersError:

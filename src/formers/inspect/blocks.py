@@ -153,8 +153,12 @@ def _plain(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
 
 
 def _norm_only(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
+    first = isinstance(residual, NormOnly) and residual.of == "pre"
+    if first:
+        yield " LayerNorm"
     yield from _bare(sublayer, residual)
-    yield " LayerNorm"
+    if not first:
+        yield " LayerNorm"
 
 
 def _reversible(sublayer: Sublayer, residual: Residual) -> Iterator[str]:

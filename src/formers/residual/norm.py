@@ -6,10 +6,15 @@ x' = x + Drop(F(LN(x)))          pre-norm, which needs a last LN before the head
 and, to see what each of the two is for, one without the other:
 
 x' = x + Drop(F(x))              the residual connection alone                     E160
-x' = LN(Drop(F(x)))              the norm alone                                    E161
+x' = LN(Drop(F(x)))              the norm alone, of post-norm                      E161
+x' = Drop(F(LN(x)))              of pre-norm, with its last LN                     E162
+
+What is taken away is all that changes: output projections start as those of the norm that it is taken from.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -37,23 +42,35 @@ class PreNorm(Residual):
 
 
 class Plain(Residual):
-    """A residual connection without a norm (an ablation): x + Drop(F(x)); output projections start as those of PreNorm."""
+    """A residual connection without a norm (an ablation): x + Drop(F(x))."""
+
+    of: Literal["pre", "post"] = "pre"
+    """What the norm was taken from: output projections start as those of it."""
 
     def build(self, dim: int, dropout: float) -> Join:
         return PlainJoin(dropout)
 
     def gain(self, steps: int) -> float:
-        return PreNorm().gain(steps)
+        return WHOLE[self.of].gain(steps)
 
 
 class NormOnly(Residual):
-    """A norm without the residual connection (an ablation): LN(Drop(F(x))).
+    """A norm without the residual connection (an ablation): LN(Drop(F(x))), or Drop(F(LN(x))) and a last norm."""
 
-    The norm stands behind the sublayer, so that a stack ends normalised, as one of PreNorm with its final norm and one of PostNorm do.
-    """
+    of: Literal["pre", "post"] = "post"
+    """What the sum was taken from: norms stay where they stood, and output projections start as they did."""
 
     def build(self, dim: int, dropout: float) -> Join:
-        return NormOnlyJoin(dim, dropout)
+        return NormFirstJoin(dim, dropout) if self.of == "pre" else NormOnlyJoin(dim, dropout)
+
+    def final(self, dim: int) -> nn.Module:
+        return WHOLE[self.of].final(dim)
+
+    def gain(self, steps: int) -> float:
+        return WHOLE[self.of].gain(steps)
+
+
+WHOLE: dict[str, Residual] = {"pre": PreNorm(), "post": PostNorm()}
 
 
 class PostNormJoin(DropJoin):
@@ -97,3 +114,17 @@ class NormOnlyJoin(DropJoin):
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         return self.norm(self.dropped(y))  # E161
+
+
+class NormFirstJoin(DropJoin):
+    """Drop(y), where y = F(LN(x))."""
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__(dropout)
+        self.norm = nn.LayerNorm(dim)
+
+    def enter(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.dropped(y)  # E162
