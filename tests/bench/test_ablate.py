@@ -54,6 +54,34 @@ def test_the_table_the_page_and_the_picture(results, tmp_path):
     assert save_bars(panels(results), tmp_path / "x.svg", "caption").read_text().startswith("<?xml")
 
 
+def test_costs_are_what_is_lost_and_a_spread_needs_two_seeds():
+    def row(name, *losses):
+        many = [None] * len(losses)
+        return {"without": name, "parameters": 5, "train_loss": list(losses), "loss": list(losses), "accuracy": many, "diverged": many}
+
+    _, rows = cells({"rows": [row(WHOLE, 1.0, 1.5), row("mask", 2.0, 2.25), row("norm", 1.0, 1.0)]})
+    assert [line[4] for line in rows] == ["0.500", "0.250", "0.000"]
+    assert [line[5] for line in rows] == ["", "+0.875", "-0.250"]
+    _, alone = cells({"rows": [row(WHOLE, 1.0), row("mask", 2.0)]})
+    assert [line[4:6] for line in alone] == [["", ""], ["", "+1.000"]]
+
+
+def test_who_learnt_without_a_mask_is_judged_with_it(text, monkeypatch):
+    from formers.bench import ablate as bench
+
+    judged = []
+
+    def judge(model, task, settings):
+        judged.append((type(model.spec.pattern).__name__, type(model.spec.head).__name__, settings.final_batches))
+        return {"loss": 3.25}
+
+    monkeypatch.setattr(bench, "_judged", judge)
+    found = ablate("decoder", text, ["mask"], steps=2, seeds=1, options=TINY)
+    assert judged == [("Causal", "LanguageModel", 2)] * 2
+    assert [row["loss"] for row in found["rows"]] == [[3.25]] * 2
+    assert found["rows"][1]["train_loss"] != [3.25]
+
+
 def test_what_diverges_is_a_result(text):
     found = ablate("decoder", text, ["norm"], steps=30, seeds=1, options={**TINY, "learning_rate": 1e30, "warmup": 0, "clip": 1e30})
     assert found["rows"][1]["diverged"] != [None]

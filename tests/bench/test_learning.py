@@ -61,6 +61,58 @@ def test_an_experiment_repeats_itself_and_tells_all_that_it_claims(what: Experim
     assert "(a.svg)" in page
 
 
+def line(way: str, seed: int, **parts: dict[str, object]) -> dict[str, object]:
+    return {"way": way, "seed": seed, **parts}
+
+
+def test_claims_of_parity_are_medians_and_the_best_of_one_step() -> None:
+    lines = [
+        line("act", seed, valid={"exact": exact, "correlation": r, "by": {1: {"ponder": few}, 8: {"ponder": many}}})
+        for seed, (exact, r, few, many) in enumerate([(0.9, 0.1, 5.0, 2.0), (0.8, 0.3, 3.0, 4.0), (0.5, 0.9, 2.0, 7.0)])
+    ]
+    lines += [line("one step", seed, valid={"exact": exact, "by": {1: {}, 8: {}}}) for seed, exact in enumerate([0.3, 0.7, 0.5])]
+    found = Bits().claims(lines)
+    assert found == pytest.approx({"act_error": 0.2, "plain_error": 0.3, "correlation": 0.3, "ponder_growth": 1.0})
+
+
+def test_claims_of_addition_are_of_the_longer_sums_and_each_of_its_own_baseline() -> None:
+    test = {"universal, offsets": (0.9, 0.7), "universal": (0.5, 0.1), "one layer, offsets": (0.8, 0.4), "one layer": (0.6, 0.2)}
+    lines = [
+        line(way, seed, test={"accuracy": digits, "exact": sums}, valid={"accuracy": 0.99, "exact": 0.98})
+        for way, (digits, sums) in test.items()
+        for seed in range(2)
+    ]
+    gains = {"gain_vanilla": 0.3, "gain_digits": 0.1, "gain_sums": 0.3, "gain_of_offsets": 0.4}
+    assert Sums().claims(lines) == pytest.approx({"universal_digits": 0.9, **gains})
+    offsets = {name: way.spec.position.offset for name, way in Sums().ways().items()}
+    assert {name for name, offset in offsets.items() if offset == 12} == {name for name in offsets if name.endswith(", offsets")}
+    assert set(offsets.values()) == {0, 12}
+
+
+def test_claims_of_the_bottleneck_are_of_the_shortest_and_the_longest_words() -> None:
+    ends = {"none": (0.95, 0.4), "additive": (1.0, 0.99), "multiplicative": (0.99, 0.9)}
+    lines = [
+        line(way, 0, valid={"by": {n: {"accuracy": short if n <= 3 else long, "exact": 0.0} for n in range(1, 7)}})
+        for way, (short, long) in ends.items()
+    ]
+    found = Words(length=6, bucket=3).claims(lines)
+    assert found == pytest.approx({"attention_longest": 0.9, "attention_fall": 0.09, "none_shortest": 0.95, "none_longest": 0.4})
+
+
+def test_claims_of_stories_are_of_steps_at_the_question() -> None:
+    by = {1: {"accuracy": 0.9, "asked": 4.0, "ponder": 1.0}, 2: {"accuracy": 0.6, "asked": 3.0, "ponder": 2.0}}
+    by |= {3: {"accuracy": 0.5, "asked": 2.5, "ponder": 5.0}}
+    found = Questions().claims([line("act", seed, test={"by": by}) for seed in range(2)])
+    assert found == pytest.approx({"one_fact": 0.9, "three_facts": 0.5, "asked_growth": -1.5})
+
+
+def test_seeds_have_weights_and_batches_of_their_own() -> None:
+    first, second = Bits(steps=1, batch=8, size=6, bits=3, rows=30, dim=8, most=3, few=2).run(2)["lines"][:2]
+    assert first["losses"] != second["losses"]
+    batches = TINY[0].ways()["act"].batches
+    assert not batches.train_batch(8, 0, 0)["tokens"].equal(batches.train_batch(8, 1, 0)["tokens"])
+
+
 def test_stories_are_judged_by_their_supporting_facts(tales: Path) -> None:
     what = Questions(steps=2, batch=4, data=str(tales), dim=16, heads=2, most=3, length=5, offset=2)
     results = what.run(1)
@@ -123,6 +175,10 @@ def test_mistakes() -> None:
         TINY[0].run(0)
     with refused("steps=0"):
         Bits(steps=0).run(1)
+    with refused("length=12", "10"):
+        Words(length=12, rows=10).run(1)
+    with refused("task:copy has no stories", "babi:1-3"):
+        Questions(data="task:copy").run(1)
 
 
 def test_the_command_writes_page_and_picture_and_holds_the_limits(tmp_path: Path) -> None:

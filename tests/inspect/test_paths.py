@@ -126,6 +126,14 @@ def test_hashing_joins_those_who_meet():
     assert bool(meetings(alike, part.rules(False)).all())
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_hashing_that_is_drawn_anew_in_every_layer_joins_all_in_the_end(rounds):
+    spec = formers.spec("reformer", vocab=16, dim=16, heads=2, hidden=16, layers=2, chunk=16, length=64, rounds=rounds)
+    found = paths(spec, 64)
+    assert found.longest is not None
+    assert found.longest > 2 * found.mean
+
+
 def test_layers_are_taken_in_turn():
     pair = torch.tensor([[0, 0, 0], [1, 0, 0], [0, 0, 0]], dtype=torch.bool)
     steps = count()

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from formers.bench.experiment import Experiment, Lines, Table
 from formers.bench.learning import Way, mean, names
+from formers.core import FormersError
 from formers.data.tasks import Copy, DrawnPairs
 from formers.data.tasks.batches import tokenizer_of
 from formers.family import spec
@@ -46,6 +47,8 @@ class Words(Experiment):
     what it falls at most; and without."""
 
     def ways(self) -> dict[str, Way]:
+        if self.length > self.rows:
+            raise FormersError(f"length={self.length} leaves some lengths without a word among {self.rows:,}: give at most so many.")
         words = Copy(length=self.length, test_length=self.length, symbols=self.symbols, rows=self.rows)
         tokenizer = tokenizer_of(words, specials=("begin", "end"))
         batches = DrawnPairs(words, tokenizer)

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 from formers.bench.experiment import Experiment, Lines, Table
 from formers.bench.learning import Way, mean, names
+from formers.core import FormersError
+from formers.data.babi import has_stories
 from formers.inspect.curves import Curve, Panel
 from formers.training import prepare
 
@@ -45,6 +47,8 @@ class Questions(Experiment):
     at the question by the latter."""
 
     def ways(self) -> dict[str, Way]:
+        if not has_stories(self.data):
+            raise FormersError(f"{self.data} has no stories, whose questions are judged by their supporting facts: give some, as babi:1-3.")
         found = {}
         for name, halting in ((ACT, {"act": "graves", "ponder": self.ponder, "halt_bias": self.bias}), (FIXED, {})):
             sizes: dict[str, Any] = {"dim": self.dim, "heads": self.heads, "steps": self.most, "length": self.length}

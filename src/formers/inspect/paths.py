@@ -55,11 +55,16 @@ def paths(spec: Spec, length: int) -> Paths:
     if spec.encoder is not None:
         found = _crossing(spec, spec.encoder, length).flatten()
     else:
-        extra, patience = spec.extra, max(spec.depth.steps, 2)
+        extra, patience = spec.extra, _patience(spec, length)
         found = distances(lambda t: stack_links(spec, length, t), extra + length, patience)[extra:, extra:]
         here = torch.arange(length)
         found = found[here[:, None] > here] if spec.pattern.is_causal else found[here[:, None] != here]
     return Paths(None, None) if bool((found == NEVER).any()) else Paths(int(found.max()), float(found.float().mean()))
+
+
+def _patience(spec: Spec, length: int) -> int:
+    """After how many operations that brought nothing new nothing more is to be expected: all layers, or more where links are drawn anew."""
+    return max(spec.depth.steps, 2, length if spec.attention.draws else 0)
 
 
 def stack_links(spec: Spec, length: int, step: int) -> Tensor:
@@ -88,5 +93,5 @@ def _crossing(spec: Spec, source: Spec, length: int) -> Tensor:
         whole[before:, source.extra : before] = spec.attention.at(step).cross_links(length, length, ends)
         return whole
 
-    steps = max(spec.depth.steps, source.depth.steps, 2)
-    return distances(links, before + length, steps)[before:, source.extra : before]
+    patience = max(_patience(each, length) for each in (spec, source))
+    return distances(links, before + length, patience)[before:, source.extra : before]
