@@ -16,7 +16,7 @@ from formers.family import MEMBERS
 from formers.feedforward import SeparableConv
 from formers.inspect import explain_facts, subject
 from formers.memory import NoMemory
-from formers.patterns import Causal
+from formers.patterns import Causal, Full
 from formers.position import Coordinate, NoPosition, PerLayer, sinusoid
 from formers.residual import PreNorm
 from formers.score import Relative
@@ -99,7 +99,15 @@ def test_segments_with_a_memory_are_one_long_row(act: str) -> None:
     close(torch.cat(logits, dim=1), model(x).logits)
 
 
+def test_halting_starts_with_its_bias_alone() -> None:
+    model = formers.create("universal-transformer", **TINY, act="graves", halt_bias=-2.5)
+    unit = model.stack.depth.unit
+    assert (unit.bias == -2.5).all()
+    assert (unit.weight == 0).all()
+
+
 def test_the_three_kinds() -> None:
+    assert isinstance(formers.spec("universal-transformer", **TINY, classes=3).pattern, Full)
     writes = formers.spec("universal-transformer", **TINY)
     assert writes.is_causal
     assert writes.depth == Shared(layers=4)

@@ -67,6 +67,7 @@ def copying(
 def parity(
     steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 6000,
     ponder: Annotated[float, typer.Option(help="What a step of halting costs.", min=0.0)] = 0.001,
+    halt_bias: Annotated[float, typer.Option(help="What the halting unit starts with: the larger, the sooner it halts.")] = -1.0,
     seeds: Seeds = 3,
     out: Out = None,
     page: Page = None,
@@ -76,7 +77,7 @@ def parity(
     """Graves' parity: a recurrent network that halts by itself beside one step and beside fixed numbers of steps, by the number of bits."""
     from formers.bench.parity import Bits
 
-    _experiment(Bits(steps=steps, ponder=ponder), seeds, out, page, check, json)
+    _experiment(Bits(steps=steps, ponder=ponder, bias=halt_bias), seeds, out, page, check, json)
 
 
 def addition(

@@ -21,7 +21,10 @@ def ponder(
     split: Annotated[
         str | None, typer.Option("--split", "--part", help="Which part of the data: valid, test or train; the held-out one unless given.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Read the first so many rows, or tokens of a text, of the data.", min=1)] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="Read the first so many rows of the data; of a text, the batches that hold its first so many tokens.", min=1),
+    ] = None,
     batch: Annotated[int, typer.Option(help="How many rows of the data at a time.", min=1)] = 16,
     steps: Annotated[bool, typer.Option("--steps", help="Tell the halting probabilities of each step, too.")] = False,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights: last or best.")] = "last",

@@ -1,8 +1,9 @@
 """An exercise: a task whose rows are drawn, as many as one asks for, each from how hard it is to be.
 
 A row of training is a function of (seed of the training, step, its place in the batch), a held-out one of (part, its number); both also of
-the exercise's own seed. Training never runs out of rows. Those of valid and test are fixed: `rows` of them, whose difficulty goes round and
-round through the range of their part, so that a part of the part is as hard as the whole.
+the exercise's own seed, and vectors, which are drawn all at once, of how many there are. Training never runs out of rows. Those of valid
+and test are fixed: `rows` of them, whose difficulty goes round and round through the range of their part, so that a part of the part is as
+hard as the whole.
 
 Training and valid have the difficulties least ... dial; test has one, which is harder. Where there are many rows of one difficulty, a row
 belongs to one part for good, by its hash: 1/20 of all are for valid, 1/20 for test, the others for training. Where there are fewer than
