@@ -314,3 +314,14 @@ def test_keys_of_tokens_that_stay_are_made_once(name: str) -> None:
     assert (
         made_of[1:] == ran if model.spec.is_causal else all(a <= b for a, b in zip(made_of[1:], ran, strict=True))
     )  # rows that end are left out
+
+
+@torch.no_grad()
+def test_who_looks_at_attention_sees_all_queries_and_who_asks_for_steps_alone_does_not_stop_skipping() -> None:
+    model, x = made(ENCODER), torch.randint(11, (3, 9))
+    watch = Watch(only="attention")
+    model(x, watch=watch)
+    assert {weights.shape[2] for weights in watch.notes["attention"].values()} == {9}
+    assert Watch(only=("ponder steps", "remainder")).only_wants("ponder steps", "remainder")
+    assert not Watch().only_wants("ponder steps", "remainder")
+    assert not Watch(only=("ponder steps", "halting")).only_wants("ponder steps", "remainder")

@@ -298,6 +298,23 @@ def test_keys_from_a_pass_without_gradients_give_way_to_hidden_states():
     assert isinstance(full.steps[0][0], Hidden)
 
 
+def test_a_padded_segment_does_not_fill_the_memory_by_its_places():
+    """Keys from a pass without gradients stay where a segment has fewer tokens than the memory holds, whatever its padding."""
+    torch.manual_seed(0)
+    model = model_of(memory=7).eval()
+    first, second, third = torch.randint(11, (3, 2, 8))
+    real = torch.arange(8) < torch.tensor([[5], [3]])
+    with torch.no_grad():
+        state = model(first, state=model.initial_state(2)).state
+    state = model(second, mask=real, state=state).state
+    with torch.no_grad():
+        found = model(third, state=state).logits
+        for row, count in enumerate((5, 3)):
+            alone = model(first[row : row + 1], state=model.initial_state(1)).state
+            alone = model(second[row : row + 1, :count], state=alone).state
+            close(found[row], model(third[row : row + 1], state=alone).logits[0])
+
+
 def test_u_and_v_are_no_matrices_and_do_not_decay():
     from formers.training.config import Settings
     from formers.training.optim import optimizer
