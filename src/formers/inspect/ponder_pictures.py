@@ -155,14 +155,14 @@ def _bars(axes: Any, each: Ponder) -> None:
 def _by_difficulty(axes: Any, seen: Sequence[Difficulty]) -> None:
     for each, colour in zip(seen, COLOURS * len(seen), strict=False):
         x, mean, spread = ([getattr(group, what) for group in each.groups] for what in ("difficulty", "mean", "spread"))
-        low, high = ([m + sign * s for m, s in zip(mean, spread, strict=True)] for sign in (-1, 1))
+        low, high = (
+            [max(1.0, m + sign * s) for m, s in zip(mean, spread, strict=True)] for sign in (-1, 1)
+        )  # nobody takes less than a step
         if len(x) == 1:
             axes.errorbar(x, mean, spread, color=colour, marker="o", markersize=4, capsize=3)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(x, mean, color=colour, linewidth=1.6, marker="o", markersize=3, label=each.title or None)
-    low, high = axes.get_ylim()
-    if high - low < 1:  # less than a step is not made to look like much
-        axes.set_ylim((low + high - 1) / 2, (low + high + 1) / 2)
+    axes.set_ylim(0, axes.get_ylim()[1])  # a part of a step is not made to look like much
     _dress(axes, seen[0].dial, f"mean steps N of {seen[0].unit}", len(seen) > 1)
     axes.xaxis.get_major_locator().set_params(integer=True)
 
