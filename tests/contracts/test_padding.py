@@ -117,3 +117,19 @@ def test_a_padded_source_is_padding_after_the_first_step_too(specimen: Specimen)
         state = out.state
         logits.append(out.logits)
     close(torch.cat(logits, dim=1), whole)
+
+
+@pytest.mark.parametrize("specimen", [each for each in SPECIMENS if each.spec.features is not None], ids=str)
+def test_features_of_padding_may_be_no_numbers(specimen: Specimen) -> None:
+    read = padded(specimen)
+    x = read.input(LENGTH)
+    found = []
+    for fill in (0.0, torch.nan):
+        read.model.zero_grad()
+        out = read(x.masked_fill(~MASK[:, :, None], fill), mask=MASK)
+        (real(read, out.logits, MASK) ** 2).sum().backward()
+        found.append((out.logits, {name: p.grad for name, p in read.model.named_parameters() if p.grad is not None}))
+    (logits, slopes), (others, again) = found
+    close(real(read, others, MASK), real(read, logits, MASK))
+    for name, slope in slopes.items():
+        close(again[name], slope)

@@ -78,25 +78,30 @@ def test_from_a_source_to_a_target(options, wanted):
 
 
 SMALL = {"vocab": 11, "dim": 16, "length": 32, "dropout": 0.0}
-CASES = {
-    "encoder": {},
-    "decoder": {"norm": "reversible"},
-    "character-transformer": {},
-    "adaptive-span": {"span": 4, "fixed": True},
-    "sparse-transformer": {"stride": 3, "pattern": "strided"},
-    "linformer": {"rank": 5},
-    "bigbird": {"block": 1, "window": 1, "random_blocks": 1},
-    "rnn": {},
-    "act-rnn": {"steps": 2},
-    "word-window": {"activation": "tanh"},
-    "universal-transformer": {"steps": 1},
-}
+CASES = [
+    ("encoder", {}),
+    ("decoder", {"norm": "reversible"}),
+    ("character-transformer", {}),
+    ("adaptive-span", {"span": 4, "fixed": True}),
+    ("sparse-transformer", {"stride": 3, "pattern": "strided"}),
+    ("sparse-transformer", {"stride": 3, "summary": 1, "pattern": "fixed", "use": "merged"}),
+    ("sparse-transformer", {"stride": 3, "summary": 1, "pattern": "fixed", "use": "heads"}),
+    ("sparse-transformer", {"stride": 3, "summary": 1, "pattern": "fixed", "use": "interleaved"}),
+    ("linformer", {"rank": 5}),
+    ("bigbird", {"block": 1, "window": 1, "random_blocks": 1}),
+    ("rnn", {}),
+    ("act-rnn", {"steps": 2}),
+    ("word-window", {"activation": "tanh"}),
+    ("word-window", {"activation": "tanh", "causal": False, "window": 1}),
+    ("universal-transformer", {"steps": 1}),
+    ("universal-transformer", {"steps": 1, "causal": False, "position": "relative"}),
+]
 
 
-@pytest.mark.parametrize("member", CASES)
-def test_gradients_of_a_layer_flow_where_its_links_say(member):
+@pytest.mark.parametrize(("member", "options"), CASES, ids=str)
+def test_gradients_of_a_layer_flow_where_its_links_say(member, options):
     torch.manual_seed(0)
-    spec = formers.spec(member, **SMALL, **{**({} if member == "universal-transformer" else {"layers": 1}), **CASES[member]})
+    spec = formers.spec(member, **SMALL, **{**({} if member == "universal-transformer" else {"layers": 1}), **options})
     assert spec.encoder is None
     stack = build(spec).double().eval().stack
     x = torch.randn(1, N, spec.dim, dtype=torch.float64, requires_grad=True)

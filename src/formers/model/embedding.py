@@ -137,6 +137,16 @@ class Features(nn.Module):
         return self.into(x.to(self.into.weight.dtype))
 
 
+def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Inputs in which features of padding are 0: a gradient of the map into the stream would meet what stands there, be it no number.
+
+    Tokens stay as they are, and so does what a wrong mask is given with, which is refused later.
+    """
+    if mask is None or not x.is_floating_point() or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+        return x
+    return x.masked_fill(~mask[:, :, None], 0.0)
+
+
 def embedding(spec: Spec) -> Lookup | Features:
     """The way into the stream that a spec asks for."""
     if spec.vocab is None:

@@ -18,7 +18,7 @@ from formers.core.positions import EMPTY
 from formers.core.stream import Compaction
 from formers.data.tokenize import Tokenizer
 from formers.heads.base import AuxiliaryModule
-from formers.model.embedding import embedding
+from formers.model.embedding import embedding, without_padding
 from formers.model.inspection import Inspection, inspect_pass, size_of
 from formers.model.spec import Spec
 from formers.model.stack import Past, Stack
@@ -198,7 +198,7 @@ class StackModel(Model):
         progress: the share of the training that is done, by which losses of training alone may fade.
         update: the number of the training step, by which parts key what they draw anew at each.
         """
-        x, stream, packed = self.enter(self.embedding(tokens), mask, state, watch)
+        x, stream, packed = self.enter(self.embedding(without_padding(tokens, mask)), mask, state, watch)
         stream = self.tapped(stream if update is None else replace(stream, update=update), targets, progress)
         hidden, steps = self.stack(x, stream, () if state is None else state.steps)
         return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(tokens)), progress)

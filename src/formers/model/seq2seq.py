@@ -8,7 +8,7 @@ from torch import Tensor
 
 from formers.core import FormersError, Source, State, Watch
 from formers.core.stream import ENCODER
-from formers.model.embedding import embedding
+from formers.model.embedding import embedding, without_padding
 from formers.model.inspection import Inspection, inspect_pass, size_of
 from formers.model.model import Model, Output
 from formers.model.spec import Spec
@@ -41,7 +41,8 @@ class Seq2Seq(Model):
         Final states are, where the decoder begins with them. `starts` are as in `Stream`.
         """
         read = self.embedding if self.source_embedding is None else self.source_embedding
-        x, stream, _ = self.enter(read(source), source_mask, None, None if watch is None else watch.inside("encoder"))
+        inner = None if watch is None else watch.inside("encoder")
+        x, stream, _ = self.enter(read(without_padding(source, source_mask)), source_mask, None, inner)
         final: list[tuple[Tensor, ...]] | None = [] if self.spec.attention.reads_source else None
         hidden, _ = self.encoder(x, replace(stream, keep=False, update=update, starts={} if starts is None else starts, final=final))
         losses = {f"{ENCODER}{name}": loss for name, loss in stream.losses.items()}
