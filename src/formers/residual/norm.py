@@ -116,15 +116,8 @@ class NormOnlyJoin(DropJoin):
         return self.norm(self.dropped(y))  # E161
 
 
-class NormFirstJoin(DropJoin):
+class NormFirstJoin(PreNormJoin):
     """Drop(y), where y = F(LN(x))."""
-
-    def __init__(self, dim: int, dropout: float) -> None:
-        super().__init__(dropout)
-        self.norm = nn.LayerNorm(dim)
-
-    def enter(self, x: Tensor) -> Tensor:
-        return self.norm(x)
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         return self.dropped(y)  # E162
