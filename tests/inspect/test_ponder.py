@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import formers
 from formers.cli.app import app
 from formers.core import Watch
-from formers.core.halting import begin
+from formers.core.halting import STEPS, begin
 from formers.data import Bytes
 from formers.data.files import Parts
 from formers.depth.adaptive import AdaptiveBlocks
@@ -24,7 +24,6 @@ from formers.inspect import by_step, draw_ponder, ponder_facts, ponder_of, save_
 from formers.inspect.cost import Costs
 from formers.inspect.difficulty import Answers, Items, correlation, grouped
 from formers.inspect.ponder import Flops, Ponder, ponders
-from formers.model.inspection import STEPS
 from formers.training import prepare
 from formers.training.evaluate import evaluate
 from formers.training.exact import by_difficulty

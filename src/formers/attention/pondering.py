@@ -26,7 +26,7 @@ from formers.attention.multihead import Attention
 from formers.attention.recurrent import neighbours, recalled, run, widely
 from formers.core import Carried, Sizes, Stream
 from formers.core.compiler import concrete
-from formers.core.halting import Act, Bias, Epsilon, Halting, Price, account, averaged, begin, beside, looked_at, may_skip
+from formers.core.halting import HALTING, Act, Bias, Epsilon, Halting, Price, account, averaged, begin, beside, looked_at, may_skip
 from formers.patterns import Causal, Pattern
 from formers.score.base import ScoreModule
 
@@ -157,7 +157,7 @@ class HaltingLayer(PonderingLayer):
             seen.append(h)
         account(stream, step, beside(spent), self.part.ponder, real)  # E47
         if stream.watch is not None:
-            stream.watch.note("halting", step, lambda: torch.stack([self.filled(h, x) for h in seen], dim=1))
+            stream.watch.note(HALTING, step, lambda: torch.stack([self.filled(h, x) for h in seen], dim=1))
         return torch.stack(found, dim=1), states
 
     def halting(self, h: Tensor) -> Tensor:

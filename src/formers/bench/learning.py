@@ -19,6 +19,7 @@ from torch import Tensor
 from formers.bench.progress import working
 from formers.bench.timing import one_thread
 from formers.core import FormersError, Watch
+from formers.core.halting import STEPS
 from formers.data.batches import Batch
 from formers.data.tasks import Exercised
 from formers.model import Model, Spec, build, evaluating
@@ -137,9 +138,9 @@ def judge(model: Model, batches: Any, part: str, size: int = 250) -> Judged:
     rows, ponder, asked = [], [], []
     with evaluating(model):
         for batch in batches.eval_batches(size, part):
-            watch = Watch("ponder steps")
+            watch = Watch(STEPS)
             rows += counts(model, batch["targets"], model(**batch, watch=watch), end)
-            for steps in watch.notes.get("ponder steps", {}).values():
+            for steps in watch.notes.get(STEPS, {}).values():
                 lengths = batch["mask"].sum(dim=1)
                 ponder.append(steps.sum(dim=1) / lengths)
                 asked.append(steps.gather(1, lengths[:, None] - 1).squeeze(1))

@@ -25,8 +25,9 @@ from torch import Tensor
 from formers.core.compiler import concrete
 from formers.core.stream import Stream, Watch
 
-STEPS, REMAINDER = "ponder steps", "remainder"
-"""What is noted of N and of R for whoever looks on."""
+HALTING, STEPS, REMAINDER = "halting", "ponder steps", "remainder"
+"""How the names of notes end that tell how long each token thinks: h (batch, length) of a step, or of all, (batch, length, steps), and not
+a number where a token has halted before it; N (batch, length); and R (batch, length). N and R of padding are 0."""
 Act = Literal["graves", "t2t"]
 Epsilon = Annotated[float, Field(gt=0.0, lt=1.0)]
 """Who has spent 1 - epsilon halts."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from formers.core import Sizes, Stream
 from formers.core.compiler import concrete
-from formers.core.halting import Act, Bias, Epsilon, Halting, Price, account, averaged, begin, looked_at, may_skip
+from formers.core.halting import HALTING, Act, Bias, Epsilon, Halting, Price, account, averaged, begin, looked_at, may_skip
 from formers.depth.base import Depth, DepthModule, Walk
 
 
@@ -150,4 +150,4 @@ class AdaptiveBlocks(DepthModule):
     def show(self, stream: Stream, t: int, h: Tensor, spent: Halting) -> None:
         """Shows whoever looks on the halting probabilities of a step, not a number where a token has halted before it."""
         if stream.watch is not None:
-            stream.watch.note("halting", t, lambda: h.masked_fill(~spent.running, torch.nan))
+            stream.watch.note(HALTING, t, lambda: h.masked_fill(~spent.running, torch.nan))

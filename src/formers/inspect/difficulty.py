@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from formers.core import Watch
+from formers.core.halting import HALTING, REMAINDER, STEPS
 from formers.data import Batches, Graded, StepGraded
 from formers.data.collate import Stories
 from formers.data.tasks import Exercised
 from formers.inspect.ponder import Step, all_halting, by_step, refuse_plain, title_of
 from formers.model import Model, Output, Spec
-from formers.model.inspection import HALTING, REMAINDER, STEPS
 from formers.model.save import find, read_config
 from formers.training.evaluate import evaluate, held_out
 from formers.training.exact import marks

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from formers.core import FormersError, Watch
+from formers.core.halting import HALTING, REMAINDER, STEPS
 from formers.data import Tokenizer
 from formers.data.babi import story, told
 from formers.generation import tokenizer_of
@@ -22,7 +23,6 @@ from formers.inspect.tables import in_flops
 from formers.inspect.tokens import CLOSE, OPEN, token_labels
 from formers.inspect.views import in_segments, target_ids
 from formers.model import Model, Seq2Seq, Spec, evaluating
-from formers.model.inspection import HALTING, REMAINDER, STEPS
 
 Notes = Mapping[str, Mapping[int, Any]]
 """What a watch has noted, by name and depth step."""

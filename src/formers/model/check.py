@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from formers.attention import LSH, Aligned, Attention, LowRank, Pondering, Recurrent, SharedQK
+from formers.attention import LSH, Aligned, Attention, LowRank, Recurrent, SharedQK
 from formers.core import Comb, FormersError
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
@@ -442,7 +442,7 @@ def _reads(spec: Spec) -> bool:
 
 def _ponders(spec: Spec) -> bool:
     """Whether a recurrent layer decides by itself how many steps a token takes."""
-    return any(isinstance(kind, Pondering) and kind.ponders is not None for kind in spec.attention.kinds)
+    return any(kind.ponders is not None for kind in spec.attention.kinds)
 
 
 def _reader(spec: Spec) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from formers.core import FormersError, Watch
-from formers.core.halting import REMAINDER, STEPS
+from formers.core.halting import HALTING, REMAINDER, STEPS
 from formers.core.stream import ENCODER, Compaction, compact
 from formers.model.modes import evaluating
 
@@ -29,11 +29,6 @@ BY_TOKEN = " by token"
 """How the name of a note ends that holds something for each token, (batch, length, ...)."""
 BUCKETS = "buckets"
 """How the name of a note ends that holds the buckets of hashing, (batch, heads, rounds, length)."""
-
-HALTING = "halting"
-"""How the name of a note ends that tells h (batch, length) of a step, or of all, (batch, length, steps), and not a number where a token has
-halted before it. Those of STEPS and REMAINDER tell N and R (batch, length), which are 0 of padding."""
-__all__ = ["BUCKETS", "BY_TOKEN", "HALTING", "NORM", "REMAINDER", "STEPS", "Inspection", "inspect_pass", "size_of"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,8 +74,9 @@ class RelativeScore(ScoreModule):
         weight = self.r.weight
         far = distances if self.clamp is None else min(distances, self.clamp + 1)
         r = sinusoids(far, weight.shape[1], weight.dtype, weight.device)
-        if ahead:  # sines change their sign
-            r = torch.cat([-r[:, : -(-weight.shape[1] // 2)], r[:, -(-weight.shape[1] // 2) :]], dim=1)
+        if ahead:  # sines, of which there are as many as cosines or one more, change their sign
+            sines = (weight.shape[1] + 1) // 2
+            r = torch.cat([-r[:, :sines], r[:, sines:]], dim=1)
         made = self.r(r).view(far, self.heads, -1).transpose(0, 1)
         if far == distances:
             return made

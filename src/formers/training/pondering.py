@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from formers.core import Watch
+from formers.core.halting import REMAINDER, STEPS
 from formers.core.stream import ENCODER
 from formers.model import Output, Spec
-from formers.model.inspection import REMAINDER, STEPS
 
 SIDES = {"": "", ENCODER: "encoder_"}
 """How the names of notes and of figures begin, by stack."""

@@ -138,13 +138,8 @@ def _open(
     if isinstance(spec.head, Classify):
         return open_labelled(data, reading, None if labels is None else tuple(labels))
     if is_labelled(data):
-        log.warning("%s has labels or pairs, and %s, which %s, reads it as plain text", data, spec.name, _does(spec))
+        log.warning("%s has labels or pairs, and %s reads it as plain text, for it does not classify or translate", data, spec.name)
     return open_text(data, reading)
-
-
-def _does(spec: Spec) -> str:
-    """What a spec that reads text does, for people."""
-    return "writes" if spec.head.writes else "fills in masked tokens"
 
 
 def _fitted(member: str, data: str, preset: str | None, options: dict[str, Any]) -> dict[str, Any]:
