@@ -1,12 +1,12 @@
 # Three commands do everything on a fresh machine with Python, make and a package index:
 #   make demo   trains a small Transformer on the running Python's own sources and lets it write
-#   make test   runs the tests
+#   make test   runs the quick tests, in about five minutes; make test-all also runs those that are marked slow
 #   make docs   builds the documents as a site in site/
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test docs setup lint browser transfo-xl clean
+.PHONY: demo test test-all fuzz docs setup lint browser transfo-xl clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.core
@@ -14,7 +14,14 @@ demo: .venv/.core
 		--set layers=2 --set length=256 --set batch=16 --set learning_rate=0.008 --set warmup=50 $(DEMO)
 
 test: .venv/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(TESTS)
+
+test-all: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
+
+# Random specs for an hour, or as long as FUZZ="--minutes 20 --workers 2" says.
+fuzz: .venv/.dev
+	PYTHONPATH=tests $(BIN)/python tools/fuzz.py $(FUZZ)
 
 docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -6,10 +6,13 @@ import atexit
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+from helpers import SEED
 
 # Some virtual machines announce AMX and then trap on it: any bfloat16 product in torch ends in "illegal instruction". Every other
 # instruction set stays in use; oneDNN reads this at its first product.
@@ -27,5 +30,17 @@ settings.load_profile("formers")
 @pytest.fixture(autouse=True)
 def seed() -> int:
     """Every test starts from the same random numbers."""
-    torch.manual_seed(1234)
-    return 1234
+    torch.manual_seed(SEED)
+    return SEED
+
+
+SLOW = ("learn", "browser", "faults")
+"""Folders whose tests train for long, drive a browser or start processes: they are marked slow, as single tests elsewhere are."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of some folders slow."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in SLOW:
+            item.add_marker(pytest.mark.slow)

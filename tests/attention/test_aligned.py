@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -18,7 +17,7 @@ from formers.heads import LanguageModel, NoHead
 from formers.patterns import Causal, Full
 from formers.position import NoPosition
 from formers.residual import Bare
-from helpers import close, gradients
+from helpers import close, gradients, sweep
 
 DIM, VOCAB = 6, 9
 ENCODERS = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}
@@ -100,7 +99,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("part", KINDS, ids=repr)
+@sweep("part", KINDS)
 def test_values_weights_and_gradients_are_those_of_a_plain_loop(part: Aligned) -> None:
     """Padded sources and targets among them: every row equals the loop over its real tokens."""
     model = made(part, layers=part.layers)
@@ -134,8 +133,8 @@ def test_a_decoder_begins_with_the_last_states_of_cells_that_ponder() -> None:
     assert not torch.allclose(one, other), "nothing of the source arrives"
 
 
-@pytest.mark.parametrize("layers", [(1, 2), (2, 1)], ids=str)
-@pytest.mark.parametrize("part", [Aligned(), Aligned(alignment="none"), Aligned(cell="gru", alignment="dot")], ids=repr)
+@sweep("layers", [(1, 2), (2, 1)])
+@sweep("part", [Aligned(), Aligned(alignment="none"), Aligned(cell="gru", alignment="dot")])
 @torch.no_grad()
 def test_stacks_of_other_heights(part: Aligned, layers: tuple[int, int]) -> None:
     """A layer without a fellow in the encoder starts from the encoder's last one; of more layers the top ones count."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import formers
 from formers.attention import EXECUTORS
 from formers.patterns import Causal, Full, Strided
-from helpers import close, gradients
+from helpers import close, gradients, sweep
 
 INFINITE = float("-inf")
 WITH_A_BIAS = [name for name in EXECUTORS if name not in ("blocked", "flex", "gather", "distances")]
 """Pieces and FlexAttention refuse a bias, and `distances` one that is a tensor; gathering, which takes one query, is tried below."""
 
 
-@pytest.mark.parametrize("pattern", [Full(), Causal()], ids=lambda p: type(p).__name__)
-@pytest.mark.parametrize("how", WITH_A_BIAS)
+@sweep("pattern", [Full(), Causal()])
+@sweep("how", WITH_A_BIAS)
 def test_a_row_closed_by_the_bias_gives_0_and_no_gradient(how, pattern):
     q, k, v = torch.randn(3, 2, 2, 4, 3, dtype=torch.float64).unbind()
     bias = torch.randn(2, 2, 4, 4, dtype=torch.float64)
@@ -35,7 +34,7 @@ def test_a_row_closed_by_the_bias_gives_0_and_no_gradient(how, pattern):
         close(one, other)
 
 
-@pytest.mark.parametrize("how", WITH_A_BIAS)
+@sweep("how", WITH_A_BIAS)
 def test_a_bias_of_few_dimensions_or_another_precision_is_broadcast(how):
     q, k, v = torch.randn(3, 1, 2, 4, 3).unbind()
     bias = torch.randn(4, dtype=torch.float64)

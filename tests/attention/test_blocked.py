@@ -25,7 +25,7 @@ from formers.patterns import (
     Strided,
     Summary,
 )
-from helpers import close
+from helpers import close, sweep
 
 LONG: list[Pattern] = [
     Full(),
@@ -63,7 +63,7 @@ def agree(pattern: Pattern, n: int, **options) -> None:
         close(ours, dense, 1e-10)
 
 
-@pytest.mark.parametrize("pattern", LONG, ids=repr)
+@sweep("pattern", LONG)
 @settings(max_examples=6, deadline=None)
 @given(n=st.integers(60, 400), tile=st.sampled_from([1, 3000, 20000, 1 << 17]), seed=st.integers(0, 99))
 def test_any_length_in_tiles_of_any_size(pattern: Pattern, n: int, tile: int, seed: int) -> None:
@@ -72,7 +72,7 @@ def test_any_length_in_tiles_of_any_size(pattern: Pattern, n: int, tile: int, se
         agree(pattern, n, seed=seed)
 
 
-@pytest.mark.parametrize("pattern", [p for p in LONG if p.of(200) is p], ids=repr)
+@sweep("pattern", [p for p in LONG if p.of(200) is p])
 def test_padding_in_the_middle_of_long_rows(pattern: Pattern) -> None:
     mask = torch.rand(3, 200, generator=torch.Generator().manual_seed(1)) < 0.7
     mask[2] = False
@@ -80,7 +80,7 @@ def test_padding_in_the_middle_of_long_rows(pattern: Pattern) -> None:
     agree(pattern, 200, batch=3, mask=mask)
 
 
-@pytest.mark.parametrize("pattern", [Local(window=70), Fixed(stride=20, summary=3), Strided(stride=24)], ids=repr)
+@sweep("pattern", [Local(window=70), Fixed(stride=20, summary=3), Strided(stride=24)])
 def test_far_apart_scores_are_neither_lost_nor_undefined(pattern: Pattern) -> None:
     """Scores of hundreds, of which float32 holds no exponentials."""
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def test_far_apart_scores_are_neither_lost_nor_undefined(pattern: Pattern) -> No
     assert y.isfinite().all()
 
 
-@pytest.mark.parametrize("pattern", [Local(window=70), Fixed(stride=20, summary=3), BigBird(block=16)], ids=repr)
+@sweep("pattern", [Local(window=70), Fixed(stride=20, summary=3), BigBird(block=16)])
 def test_dropout_is_the_same_in_both_directions(pattern: Pattern) -> None:
     """The output is linear in the values: its gradient, in a direction, is its change."""
     torch.manual_seed(0)
@@ -103,9 +103,8 @@ def test_dropout_is_the_same_in_both_directions(pattern: Pattern) -> None:
     moved = attend(q, k, v.detach() + g, pattern, "blocked", dropout=0.4)
     close(((moved - y) * g).sum(), (slope * g).sum(), 1e-9)
     torch.manual_seed(3)
-    assert torch.autograd.gradcheck(
-        lambda q, k: _seeded(q, k, v.detach(), pattern), (q[..., :40, :].requires_grad_(), k[..., :40, :].requires_grad_())
-    )
+    short = (q[..., :40, :].requires_grad_(), k[..., :40, :].requires_grad_())
+    assert torch.autograd.gradcheck(lambda q, k: _seeded(q, k, v.detach(), pattern), short, fast_mode=True)
 
 
 def _seeded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern) -> torch.Tensor:
@@ -113,7 +112,7 @@ def _seeded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern)
     return attend(q, k, v[..., : q.shape[2], :], pattern, "blocked", dropout=0.3)
 
 
-@pytest.mark.parametrize("pattern", [Local(window=256), Strided(stride=128), Fixed(stride=128, summary=16), BigBird(block=64)], ids=repr)
+@sweep("pattern", [Local(window=256), Strided(stride=128), Fixed(stride=128, summary=16), BigBird(block=64)])
 def test_nothing_is_as_large_as_all_pairs(pattern: Pattern) -> None:
     """The largest tensor that is made, in either direction, at a length where all pairs would be a hundred times as many."""
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -146,8 +145,8 @@ def test_a_gradient_of_a_gradient_is_refused() -> None:
         slope.sum().backward()
 
 
-@pytest.mark.parametrize("pattern", [Local(window=64), Fixed(stride=32, summary=4), BigBird(block=16)], ids=repr)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@sweep("pattern", [Local(window=64), Fixed(stride=32, summary=4), BigBird(block=16)])
+@sweep("dtype", [torch.float32, torch.bfloat16])
 def test_fake_tensors_pass(pattern: Pattern, dtype: torch.dtype) -> None:
     """What `explain` counts costs with, dropout included."""
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from formers.attention.request import Request
 from formers.core import Index, Range
 from formers.patterns import Causal, Full, Local, Pattern
 from formers.score import ByDistance
-from helpers import close, gradients
+from helpers import close, gradients, sweep
 
 FLOAT = torch.float64
 SHUT = float("-inf")
@@ -69,9 +70,9 @@ def request(made: list[Tensor], pattern: Pattern, offset: int, reaches: tuple[in
     return Request(pattern, queries, keys, 2, 0.4, bias=term)
 
 
-@pytest.mark.parametrize("pattern", [Causal(), Local(window=3), Local(window=4, include_self=False)], ids=repr)
-@pytest.mark.parametrize("level", ["none", "by head", "by row", "by query"])
-@pytest.mark.parametrize(("n", "m", "reach"), [(1, 1, 1), (3, 3, 3), (4, 9, 9), (5, 7, 4), (6, 6, 2)])
+@sweep("pattern", [Causal(), Local(window=3), Local(window=4, include_self=False)])
+@sweep("level", ["none", "by head", "by row", "by query"])
+@sweep(("n", "m", "reach"), [(1, 1, 1), (3, 3, 3), (4, 9, 9), (5, 7, 4), (6, 6, 2)])
 def test_every_executor_equals_the_pairs_written_out(n, m, reach, level, pattern):
     made = tensors(n, m, reach, level)
     offset = m - n
@@ -85,25 +86,27 @@ def test_every_executor_equals_the_pairs_written_out(n, m, reach, level, pattern
                 close(one, other)
 
 
-@pytest.mark.parametrize("kept", [0, 1 << 22], ids=["computed again", "kept"])
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("level", ["none", "by head", "by row", "by query"])
-@pytest.mark.parametrize(("n", "m", "reach"), [(127, 300, 300), (129, 129, 64), (256, 300, 130), (257, 600, 600)])
-def test_tiles_equal_the_whole_term(n, m, reach, level, threads, kept, monkeypatch):
-    monkeypatch.setattr(distances, "KEPT", kept)
-    monkeypatch.setattr(distances, "TILE", 1 << 13)  # several groups of rows
+@sweep("level", ["none", "by head", "by row", "by query"])
+@sweep(("n", "m", "reach"), [(127, 300, 300), (129, 129, 64), (256, 300, 130), (257, 600, 600)])
+def test_tiles_equal_the_whole_term(n, m, reach, level, monkeypatch):
+    """In tiles of two sizes, whether the backward pass computes weights again or they are kept, and with two threads."""
+    made = tensors(n, m, reach, level, tables=1, batch=3)
+    reaches = (reach, reach // 2 + 1) if level == "by head" else None  # the level shuts the rest
+    wanted = run(*made[:3], request(made, Causal(), m - n), "dense")
+    slopes = gradients(wanted, made)
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        made = tensors(n, m, reach, level, tables=1, batch=3)
-        reaches = (reach, reach // 2 + 1) if level == "by head" else None  # the level shuts the rest
-        wanted = run(*made[:3], request(made, Causal(), m - n), "dense")
-        found = run(*made[:3], request(made, Causal(), m - n, reaches), "distances")
-        close(found, wanted)
-        for one, other in zip(gradients(found, made), gradients(wanted, made), strict=True):
-            close(one, other)
-    finally:
-        torch.set_num_threads(before)
+    several = (1, 2) if n == 129 else (1,)  # two threads make tiles twice as large, and wait for each other
+    for threads, tile, kept in itertools.product(several, (1 << 13, 1 << 14), (0, 1 << 22)):
+        monkeypatch.setattr(distances, "TILE", tile)  # several groups of rows
+        monkeypatch.setattr(distances, "KEPT", kept)
+        torch.set_num_threads(threads)
+        try:
+            found = run(*made[:3], request(made, Causal(), m - n, reaches), "distances")
+            close(found, wanted)
+            for one, other in zip(gradients(found, made), slopes, strict=True):
+                close(one, other)
+        finally:
+            torch.set_num_threads(before)
 
 
 def test_a_head_with_a_short_reach_costs_little():

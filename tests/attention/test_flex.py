@@ -15,17 +15,16 @@ from formers import FormersError
 from formers.attention import flex
 from formers.attention.request import Request
 from formers.core import Index, Range
-from formers.patterns import BigBird, Causal, Fixed, Full, Local, Pattern, PerHead, Strided
-from helpers import close, refused
+from formers.patterns import BigBird, Causal, Fixed, Full, Local, LocalGrid, Pattern, PerHead, Strided
+from helpers import close, refused, sweep
 
 CPU = torch.device("cpu")
 LONG = 2 * flex.BLOCK + 37
-SWEPT = pytest.mark.parametrize("pattern", patterns(), ids=repr)
+SWEPT = sweep("pattern", patterns())
 compiled = pytest.mark.skipif(flex.compiler() is None, reason="torch makes kernels for a CPU with a C++ compiler")
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> None:
+def fresh() -> None:
     """Numbers that differ between patterns would be left open, and take torch long to reason about."""
     torch._dynamo.reset()
 
@@ -41,11 +40,22 @@ def tokens(request: Request, value_dim: int = 3, dtype: torch.dtype = torch.floa
     return [torch.randn(2, request.heads, request.queries.length, width, dtype=dtype) for width in (4, 4, value_dim)]
 
 
-@SWEPT
+@sweep("pattern", [Local(window=3, include_self=False), BigBird(block=2, window=1), PerHead(*Fixed(stride=4, summary=1).parts())])
 def test_the_predicate_is_the_patterns(pattern: Pattern) -> None:
+    equals_dense(pattern)
+
+
+@pytest.mark.slow
+@SWEPT
+def test_every_predicate_is_its_patterns(pattern: Pattern) -> None:
+    equals_dense(pattern)
+
+
+def equals_dense(pattern: Pattern) -> None:
     """FlexAttention's own words for it, without a kernel, in float64: the same graph, over the full matrix."""
     from torch.nn.attention.flex_attention import flex_attention
 
+    fresh()
     request = asked(pattern, 17)
     q, k, v = tokens(request)
     with flex._writing():
@@ -71,12 +81,13 @@ def marked(count: Tensor, which: Tensor) -> Tensor:
 
 
 @SWEPT
-@pytest.mark.parametrize("n", [1, 17, flex.BLOCK, LONG])
+@sweep("n", [1, 17, flex.BLOCK, LONG])
 def test_blocks_are_those_that_hold_a_pair(pattern: Pattern, n: int) -> None:
     try:
         request = asked(pattern, n)
-    except FormersError:  # an image has so many pixels
-        pytest.skip("the row does not fit the pattern")
+    except FormersError:
+        assert isinstance(pattern, LocalGrid), "only an image has so many pixels and no more"
+        return
     some, every = blocks_by_hand(request.pattern.mask(n, request.heads))
     for padded in (False, True):
         part, which_part, whole, which_whole = flex._blocks(request.pattern, request.queries, request.keys, request.heads, CPU, padded)
@@ -126,10 +137,12 @@ KERNELS: list[tuple[Pattern, int, bool, int]] = [
 ]
 
 
+@pytest.mark.slow
 @compiled
 @pytest.mark.parametrize(("pattern", "n", "padded", "value_dim"), KERNELS, ids=repr)
 def test_the_kernel_equals_dense(pattern: Pattern, n: int, padded: bool, value_dim: int) -> None:
     """Whole and partial blocks, heads that differ, padding, queries without keys, values of another width."""
+    fresh()
     request = asked(pattern, n)
     q, k, v = tokens(request, value_dim, torch.float32)
     mask = None

@@ -17,7 +17,7 @@ from formers.attention.request import Request
 from formers.core import Index, Range
 from formers.core.positions import join
 from formers.patterns import Causal, Column, Fixed, Full, Local, Pattern, PerHead, Strided, Summary
-from helpers import close, gradients, refused
+from helpers import close, gradients, refused, sweep
 
 CAUSAL = [p.at(0) for p in patterns() if p.is_causal]
 SPARSE = [
@@ -40,13 +40,13 @@ def alike(qkv: list[Tensor], pattern: Pattern, extra: tuple[Tensor, ...] = (), *
         close(one, other)
 
 
-@pytest.mark.parametrize("pattern", CAUSAL, ids=repr)
+@sweep("pattern", CAUSAL)
 def test_the_last_of_many_keys(pattern: Pattern) -> None:
     for n in PLACES:
         alike(inputs(1, n), pattern)
 
 
-@pytest.mark.parametrize("pattern", SPARSE, ids=repr)
+@sweep("pattern", SPARSE)
 def test_values_of_another_width_padding_and_bias(pattern: Pattern) -> None:
     for n in (1, 9, 17, 41):
         mask = torch.rand(2, n) < 0.6
@@ -56,7 +56,7 @@ def test_values_of_another_width_padding_and_bias(pattern: Pattern) -> None:
             alike(inputs(1, n, value_dim=3), pattern, (bias,), mask=mask, bias=bias)
 
 
-@pytest.mark.parametrize("pattern", SPARSE, ids=repr)
+@sweep("pattern", SPARSE)
 def test_keys_with_gaps(pattern: Pattern) -> None:
     """What a cache holds once it has forgotten what nobody reads; and some later tokens, of which it has forgotten nothing yet."""
     for n in PLACES:
@@ -65,7 +65,7 @@ def test_keys_with_gaps(pattern: Pattern) -> None:
             alike(inputs(1, keys.length), pattern, queries=Range(n + later, 1), keys=keys)
 
 
-@pytest.mark.parametrize("pattern", SPARSE, ids=repr)
+@sweep("pattern", SPARSE)
 def test_every_executor_takes_keys_with_gaps(pattern: Pattern) -> None:
     keys = pattern.kept(23)
     for queries in (Range(23, 1), Range(23, 3), Range(30, 2)):
@@ -137,6 +137,7 @@ def test_dropout_is_the_kernels() -> None:
     close(found.mean(), torch.tensor(1.0), 0.1)
 
 
+@pytest.mark.slow
 def test_gathering_compiles_into_one_graph() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(formers.attend, fullgraph=True, backend="aot_eager")

@@ -16,7 +16,7 @@ from formers.attention.request import Request
 from formers.attention.shared import unit
 from formers.core import Range, Watch
 from formers.patterns import Full
-from helpers import close
+from helpers import close, sweep
 
 HEADS, WIDTH, SCALE = 2, 6, 0.4
 
@@ -44,8 +44,8 @@ def same(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules) -> None:
         close(slope, other, 1e-10)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("reach", ["chunk", "bucket"])
+@sweep("causal", [True, False])
+@sweep("reach", ["chunk", "bucket"])
 def test_scores_that_are_too_large_for_their_powers(causal: bool, reach: str) -> None:
     """Then the largest is looked for; it is not where all are known to be small."""
     q, v, hashed = drawn(37, 4, rounds=3, size=300.0)
@@ -53,8 +53,8 @@ def test_scores_that_are_too_large_for_their_powers(causal: bool, reach: str) ->
     same(q, v, hashed, Rules(causal, 4, reach))
 
 
-@pytest.mark.parametrize("size", [1.0, 300.0])
-@pytest.mark.parametrize("causal", [True, False])
+@sweep("size", [1.0, 300.0])
+@sweep("causal", [True, False])
 def test_buckets_that_are_longer_than_a_tile_is_wide_are_met_in_parts(causal: bool, size: float) -> None:
     chunk = 2
     q, v, hashed = drawn(2 * chunk * WIDEST + 11, 2, size=size)
@@ -78,7 +78,7 @@ def test_dropout_is_the_same_in_both_directions() -> None:
         return attend(q, v, hashed, rules, SCALE, None, 0.4)
 
     assert not dropped(q, v).equal(attend(q, v, hashed, rules, SCALE, None, 0.0))
-    torch.autograd.gradcheck(dropped, (q, v))
+    torch.autograd.gradcheck(dropped, (q, v), fast_mode=True)
 
 
 def test_half_precision_is_computed_in_single() -> None:

@@ -15,7 +15,7 @@ from formers.attention import DotProduct, LowRank
 from formers.attention.lowrank import LowRankAttention
 from formers.core import Range, Sizes, Stream, Watch
 from formers.patterns import Full
-from helpers import close, gradients, refused
+from helpers import close, gradients, refused, sweep
 
 SHARINGS = ("none", "headwise", "key-value", "layerwise")
 HEADS, DIM, LENGTH, RANK = 3, 12, 10, 4
@@ -23,7 +23,7 @@ SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=5, value_dim=5, length=LENGTH, step
 KINDS = [LowRank(rank=RANK, sharing=s, projection=p) for p in ("linear", "conv") for s in SHARINGS] + [
     LowRank(rank=RANK, projection="mean")
 ]
-SWEPT = pytest.mark.parametrize("part", KINDS, ids=lambda p: f"{p.projection}-{p.sharing}")
+SWEPT = sweep("part", KINDS)
 
 
 def sublayer(part: LowRank | DotProduct, sizes: Sizes = SIZES) -> torch.nn.Module:
@@ -66,7 +66,7 @@ def by_loops(layer: LowRankAttention, part: LowRank, x: Tensor) -> Tensor:
 
 
 @SWEPT
-@pytest.mark.parametrize("n", [1, 3, 4, 7, LENGTH])
+@sweep("n", [1, 3, 4, 7, LENGTH])
 def test_it_is_the_papers_formula_at_every_length(part: LowRank, n: int) -> None:
     layer = sublayer(part)
     x = torch.randn(2, n, DIM, dtype=torch.float64, requires_grad=True)
@@ -92,7 +92,7 @@ def with_weights_of(dense: torch.nn.Module, part: LowRank) -> LowRankAttention:
     return layer
 
 
-@pytest.mark.parametrize("part", [p.replace(rank=LENGTH) for p in KINDS], ids=lambda p: f"{p.projection}-{p.sharing}")
+@sweep("part", [p.replace(rank=LENGTH) for p in KINDS])
 def test_it_is_dense_attention_at_rank_equal_to_length_with_identities(part: LowRank) -> None:
     dense = sublayer(DotProduct())
     layer = with_weights_of(dense, part)
@@ -134,7 +134,7 @@ def test_nothing_that_stands_at_padding_matters(part: LowRank) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("sharing", SHARINGS)
+@sweep("sharing", SHARINGS)
 def test_weights_times_projection_have_at_most_the_rank(sharing: str) -> None:
     layer = sublayer(LowRank(rank=RANK, sharing=sharing))
     watch = Watch()
@@ -167,7 +167,7 @@ def projections(model: Model) -> dict[str, Tensor]:
     return {n: p for n, p in model.named_parameters() if "projections" in n or "common" in n}
 
 
-@pytest.mark.parametrize(("sharing", "matrices"), [("none", 4 * 2 * 3), ("headwise", 2 * 4), ("key-value", 4), ("layerwise", 1)])
+@sweep(("sharing", "matrices"), [("none", 4 * 2 * 3), ("headwise", 2 * 4), ("key-value", 4), ("layerwise", 1)])
 def test_the_number_of_matrices_is_the_papers(sharing: str, matrices: int) -> None:
     plain = formers.create("encoder", vocab=7, dim=12, heads=3, layers=4, hidden=16, length=LENGTH).parameter_count()
     assert made(sharing).parameter_count() == plain + matrices * RANK * LENGTH
@@ -233,7 +233,7 @@ def test_more_tokens_than_the_projections_have_are_refused(part: LowRank) -> Non
         read(sublayer(part), torch.randn(1, LENGTH + 1, DIM, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("option", [{"sharing": "heads"}, {"projection": "max"}, {"rank": 0}])
+@sweep("option", [{"sharing": "heads"}, {"projection": "max"}, {"rank": 0}])
 def test_unknown_choices_are_refused(option: dict[str, object]) -> None:
     with refused(*option):
         formers.spec("linformer", vocab=7, **option)

@@ -15,7 +15,7 @@ from formers.attention.lsh import SHORT, LSHAttention
 from formers.attention.meetings import meetings
 from formers.core import Range, Sizes, Stream
 from formers.patterns import Causal, Full
-from helpers import close, gradients, refused
+from helpers import close, gradients, refused, sweep
 
 HEADS, DIM, WIDTH, CHUNK = 2, 10, 4, 4
 SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=WIDTH, value_dim=5, length=32, steps=1, dropout=0.0, attention_dropout=0.0)
@@ -34,8 +34,8 @@ KINDS = [
     LSH(**SMALL, reach="chunk", across_buckets=True, wrap="rounds"),
     LSH(**SMALL, rounds=3, reach="chunk", across_buckets=True, duplicates=True, wrap="rounds"),
 ]
-swept = pytest.mark.parametrize("part", KINDS, ids=[str(number) for number in range(len(KINDS))])
-either = pytest.mark.parametrize("causal", [True, False], ids=["causal", "both sides"])
+swept = sweep("part", KINDS)
+either = sweep("causal", [True, False])
 
 
 @pytest.fixture(autouse=True, params=[0, SHORT], ids=["tiles", "as short rows are"])
@@ -162,8 +162,8 @@ def test_a_padded_row_is_the_row_alone(part: LSH, causal: bool) -> None:
 
 
 @either
-@pytest.mark.parametrize("rounds", [1, 3])
-@pytest.mark.parametrize("wrap", ["round", "rounds"])
+@sweep("rounds", [1, 3])
+@sweep("wrap", ["round", "rounds"])
 def test_one_chunk_is_dense_attention(causal: bool, rounds: int, wrap: str) -> None:
     part = LSH(chunk=16, rounds=rounds, reach="chunk", across_buckets=True, duplicates=True, wrap=wrap)
     layer, dense = sublayer(part, causal), sublayer(SharedQK(), causal)
@@ -198,7 +198,7 @@ def test_dense_attention_with_queries_as_keys_is_its_equation(causal: bool) -> N
 # Hashing.
 
 
-@pytest.mark.parametrize("counts", [(2,), (8,), (2, 4), (6, 2, 4)], ids=str)
+@sweep("counts", [(2,), (8,), (2, 4), (6, 2, 4)])
 def test_a_hash_is_the_likest_direction_whatever_the_length_of_a_vector(counts: tuple[int, ...]) -> None:
     x, directions = torch.randn(2, HEADS, 9, WIDTH), torch.randn(3, HEADS, WIDTH, sum(counts) // 2)
     found = hashes(x, directions, counts)
@@ -258,7 +258,7 @@ def test_evaluation_may_have_more_rounds_of_which_the_first_are_the_same() -> No
     assert not torch.allclose(read(more, x), read(layer, x))
     q, _ = layer.split_all(layer.qv(x), 2)
     stream = Stream(Range(0, 24))
-    assert more.hash(q, stream, 0)[:, :, :2].equal(layer.hash(q, stream, 0))
+    assert more.hash(q, more.draw(stream, 0), stream)[:, :, :2].equal(layer.hash(q, layer.draw(stream, 0), stream))
     more.train()
     layer.train()
     assert read(more, x, update=1).equal(read(layer, x, update=1)), "training has its own number of rounds"
@@ -267,7 +267,7 @@ def test_evaluation_may_have_more_rounds_of_which_the_first_are_the_same() -> No
 # The future.
 
 
-@pytest.mark.parametrize("part", [p for p in KINDS if p.reach == "bucket"], ids=repr)
+@sweep("part", [p for p in KINDS if p.reach == "bucket"])
 @torch.no_grad()
 def test_with_whole_buckets_no_later_token_changes_anything(part: LSH) -> None:
     layer, n = sublayer(part, True).float(), 3 * CHUNK
@@ -330,13 +330,13 @@ def test_what_one_meets_by_hand() -> None:
 # What cannot be.
 
 
-@pytest.mark.parametrize(("buckets", "word"), [(7, "odd"), ((4, 3), "odd"), (1, "too few"), ((2, 1), "too few")])
+@sweep(("buckets", "word"), [(7, "odd"), ((4, 3), "odd"), (1, "too few"), ((2, 1), "too few")])
 def test_buckets_come_in_pairs(buckets: object, word: str) -> None:
     with refused(f"buckets={buckets}", word, "use "):
         LSH(buckets=buckets)
 
 
-@pytest.mark.parametrize("field", ["rounds", "chunk", "buckets", "evaluation_rounds"])
+@sweep("field", ["rounds", "chunk", "buckets", "evaluation_rounds"])
 def test_nothing_of_something_is_refused(field: str) -> None:
     with refused(field, "0"):
         LSH(**{field: 0})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,12 +19,12 @@ from formers.memory import Carry, Recurrence
 from formers.model.check import check
 from formers.patterns import Causal, Full, Local
 from formers.score import Relative
-from helpers import close, gradients, refused
+from helpers import close, gradients, refused, sweep
 
 DIM, LENGTH = 6, 7
 TORCH = {"tanh": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-CELLS = pytest.mark.parametrize("cell", list(TORCH))
-WAYS = pytest.mark.parametrize("direction", ["forward", "both"])
+CELLS = sweep("cell", list(TORCH))
+WAYS = sweep("direction", ["forward", "both"])
 # All, some, none, one.
 VALID = torch.arange(LENGTH) < torch.tensor([[LENGTH], [3], [0], [1]])
 
@@ -60,14 +62,27 @@ def test_values_states_and_gradients_are_torchs(cell: str, direction: str) -> No
 
 @CELLS
 @WAYS
-@pytest.mark.parametrize("compiled", [False, True], ids=["packed", "unrolled"])
-def test_padded_rows_end_at_their_last_token(cell: str, direction: str, compiled: bool) -> None:
-    """Also where torch.compile unrolls them, which cannot look into lengths; a row of no token keeps its state."""
+@sweep("unrolled", [False, True])
+def test_padded_rows_end_at_their_last_token(cell: str, direction: str, unrolled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where they are unrolled, as for torch.compile, which cannot look into lengths; a row of no token keeps its state."""
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.compiler, "is_compiling", lambda: unrolled)
+        rows_end_at_their_last_token(cell, direction, run)
+
+
+@pytest.mark.slow
+@CELLS
+@WAYS
+def test_padded_rows_compile_into_one_graph(cell: str, direction: str) -> None:
+    torch._dynamo.reset()
+    rows_end_at_their_last_token(cell, direction, torch.compile(run, fullgraph=True, backend="aot_eager"))
+
+
+def rows_end_at_their_last_token(cell: str, direction: str, through: Callable[..., Any]) -> None:
+    """Fails unless padded rows are those of torch's module alone."""
     layer, theirs = pair(cell, direction)
     x = torch.randn(4, LENGTH, DIM, dtype=torch.float64)
     states = tuple(torch.randn_like(s) for s in layer.recurrence.zeros(x))
-    through = torch.compile(run, fullgraph=True, backend="aot_eager") if compiled else run
-    torch._dynamo.reset()
     y, ends = through(layer.recurrence, x, states, VALID)
     directions = 2 if direction == "both" else 1
     for row, count in enumerate(VALID.sum(dim=1).tolist()):
@@ -113,7 +128,7 @@ def test_a_whole_model_is_torchs_module_between_a_table_and_its_transpose(cell: 
         close(slope, other)
 
 
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32], ids=str)
+@sweep("kind", [torch.bfloat16, torch.float32])
 @CELLS
 def test_half_precision_is_computed_in_more(cell: str, kind: torch.dtype) -> None:
     layer, _ = pair(cell, "forward")
@@ -176,7 +191,7 @@ def test_an_encoders_last_states_come_layer_by_layer() -> None:
     assert all((s[2] == 0).all() for states in stream.final for s in states), "a row of padding alone has nothing to tell"
 
 
-@pytest.mark.parametrize("member", ["rnn", "act-rnn"])
+@sweep("member", ["rnn", "act-rnn"])
 def test_a_batch_of_no_rows_has_no_rows(member: str) -> None:
     model = formers.create(member, vocab=5, dim=8, layers=1)
     tokens, mask = torch.zeros(0, 4, dtype=torch.int64), torch.ones(0, 4, dtype=torch.bool)

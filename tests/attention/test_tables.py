@@ -7,11 +7,10 @@ import torch
 
 import formers
 from formers.patterns import Local
+from helpers import sweep
 
 
-@pytest.mark.parametrize(
-    "pattern", [Local(window=3), Local(window=2) | Local(window=4, include_self=False)], ids=lambda p: p.model_dump_json()
-)
+@sweep("pattern", [Local(window=3), Local(window=2) | Local(window=4, include_self=False)])
 def test_what_evaluation_cached_serves_training(pattern):
     model = formers.build(formers.spec("decoder", vocab=20, dim=16, heads=2, layers=1).replace(pattern=pattern))
     tokens = torch.randint(20, (2, 23))

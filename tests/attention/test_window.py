@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,10 +10,10 @@ import formers
 from formers.attention import Window
 from formers.attention.window import NONLINEAR
 from formers.core import Range, Stream
-from helpers import close, gradients, refused
+from helpers import close, gradients, refused, sweep
 
 DIM, LENGTH = 4, 9
-CAUSAL = pytest.mark.parametrize("causal", [True, False], ids=["causal", "centred"])
+CAUSAL = sweep("causal", [True, False])
 
 
 def layer(causal: bool, window: int, activation: str = "relu") -> torch.nn.Module:
@@ -23,8 +22,8 @@ def layer(causal: bool, window: int, activation: str = "relu") -> torch.nn.Modul
 
 
 @CAUSAL
-@pytest.mark.parametrize("window", [1, 3, 12])
-@pytest.mark.parametrize("activation", ["relu", "gelu", "tanh"])
+@sweep("window", [1, 3, 12])
+@sweep("activation", ["relu", "gelu", "tanh"])
 def test_it_is_the_linear_map_of_every_window(causal: bool, window: int, activation: str) -> None:
     module = layer(causal, window, activation)
     x = torch.randn(2, LENGTH, DIM, dtype=torch.float64, requires_grad=True)
@@ -42,7 +41,7 @@ def test_it_is_the_linear_map_of_every_window(causal: bool, window: int, activat
 
 
 @CAUSAL
-@pytest.mark.parametrize(("layers", "window"), [(1, 2), (2, 1), (2, 3)])
+@sweep(("layers", "window"), [(1, 2), (2, 1), (2, 3)])
 def test_a_stack_sees_layers_times_window_tokens_and_no_further(causal: bool, layers: int, window: int) -> None:
     spec = formers.spec("word-window", vocab=11, dim=DIM, layers=layers, window=window, causal=causal, activation="tanh", length=20)
     model = formers.build(spec).double().eval()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from formers.baselines import CountModel
+from helpers import sweep
 
 
 def naive(train: bytes, text: bytes, order: int) -> float:
@@ -29,7 +30,7 @@ def naive(train: bytes, text: bytes, order: int) -> float:
     return sum(bits) / len(bits)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2, 3, 5])
+@sweep("order", [0, 1, 2, 3, 5])
 def test_it_equals_the_naive_loop(order):
     random = np.random.default_rng(0)
     train, text = (bytes(random.integers(0, 5, size=n).astype(np.uint8)) for n in (300, 80))

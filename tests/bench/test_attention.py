@@ -16,7 +16,7 @@ from formers.bench.progress import working
 from formers.cli.bench import app
 from formers.core import FormersError
 from formers.patterns import LocalGrid
-from helpers import one_sentence, refused
+from helpers import one_sentence, refused, sweep
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["attention", *arguments], catch_exceptions=False, env={"COLUMNS": "80"})
 
 
-@pytest.mark.parametrize("length", [1, 48, 97, 256])
+@sweep("length", [1, 48, 97, 256])
 def test_allowed_pairs_are_those_of_the_mask_and_an_image_has_as_many_pixels(length):
     for pattern in attention.patterns(length).values():
         assert attention.allowed(pattern, length) == pattern.mask(length, attention.HEADS).sum() / attention.HEADS

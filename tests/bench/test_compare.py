@@ -11,10 +11,10 @@ import formers
 from formers.bench import compare
 from formers.cli.options import parse_set
 from formers.family.variants import variant
-from helpers import refused
+from helpers import refused, sweep
 
 
-@pytest.mark.parametrize("member", ["transformer-xl", "adaptive-span", "character-transformer"])
+@sweep("member", ["transformer-xl", "adaptive-span", "character-transformer"])
 def test_the_feed_forward_network_makes_members_equal(member):
     _, wanted = compare.fitted("decoder", {}, None)
     options, count = compare.fitted(member, {}, wanted)
@@ -24,8 +24,8 @@ def test_the_feed_forward_network_makes_members_equal(member):
     assert model.parameter_count(training=False) == count
 
 
-@pytest.mark.parametrize("member", ["rnn", "act-rnn", "word-window", "seq2seq"])
-@pytest.mark.parametrize("data", ["my.txt", "task:copy,length=3"])
+@sweep("member", ["rnn", "act-rnn", "word-window", "seq2seq"])
+@sweep("data", ["my.txt", "task:copy,length=3"])
 def test_members_without_one_are_made_equal_by_their_width(member, data):
     _, wanted = compare.fitted("decoder", {"dim": 64}, None, data)
     options, count = compare.fitted(member, {"dim": 64}, wanted, data)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from formers.bench import lsh
+from helpers import sweep
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +15,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lsh, "CHUNK", 8)
 
 
-@pytest.mark.parametrize("name", [*lsh.OURS, *lsh.PEERS])
+@sweep("name", [*lsh.OURS, *lsh.PEERS])
 def test_every_model_takes_a_pass(name: str) -> None:
     """And has gradients: what is timed is a training."""
     run = lsh.pass_of(name)
@@ -25,7 +26,7 @@ def test_every_model_takes_a_pass(name: str) -> None:
     assert all(g.isfinite().all() for g in grads if g is not None)
 
 
-@pytest.mark.parametrize("kind", ["lsh", "all_pairs"])
+@sweep("kind", ["lsh", "all_pairs"])
 def test_attention_alone(kind: str) -> None:
     lsh.alone(64, kind)()
 

@@ -1,4 +1,7 @@
-"""The command line as a process: help at once, JSON last, one sentence and exit code 2 for mistakes, a bar on a terminal only."""
+"""The command line: help at once, JSON last, one sentence and exit code 2 for mistakes, a bar on a terminal only.
+
+What depends on the process is tested with one: a training through a pipe, a bar on a terminal, a mistake, and what help loads.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ import sys
 
 import pytest
 
-from helpers import one_sentence
+from commands import command
+from helpers import one_sentence, sweep
 
 TINY = ["--set", "dim=16", "--set", "heads=2", "--set", "layers=1", "--set", "length=16", "--set", "batch=2"]
 
 
-def formers(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+def process(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "formers", *arguments], capture_output=True, text=True, timeout=120, **options)
 
 
@@ -29,7 +33,7 @@ def text(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(text, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "run"
-    done = formers("train", "decoder", "--data", text, "--steps", "3", *TINY, "--out", str(out), "--counts", "--sample", "5", "--json")
+    done = process("train", "decoder", "--data", text, "--steps", "3", *TINY, "--out", str(out), "--counts", "--sample", "5", "--json")
     assert done.returncode == 0, done.stderr
     return out, done
 
@@ -50,9 +54,9 @@ def test_through_a_pipe_there_are_no_control_codes(run):
 
 def test_a_run_can_be_judged_and_can_write(run):
     out, done = run
-    judged = json.loads(formers("eval", str(out), "--json").stdout.splitlines()[-1])
+    judged = json.loads(command("eval", str(out), "--json").stdout.splitlines()[-1])
     assert judged["bits_per_byte"] == pytest.approx(json.loads(done.stdout.splitlines()[-1])["bits_per_byte"], abs=1e-6)
-    written = formers("generate", str(out), "--prompt", "to be", "--max-new-tokens", "4", "--seed", "1")
+    written = command("generate", str(out), "--prompt", "to be", "--max-new-tokens", "4", "--seed", "1")
     assert written.returncode == 0
     assert written.stdout.startswith("to be")
 
@@ -79,23 +83,22 @@ def test_on_a_terminal_there_is_a_bar(text, tmp_path):
     assert b"tokens/s" in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["train", "decodr"], ["decodr", "'decoder'"]),
-        (["train", "decoder", "--set", "layrs=3"], ["layrs", "'layers'"]),
-        (["train", "decoder", "--stepz", "3"], ["--stepz", "--steps"]),
-        (["trian"], ["trian", "train"]),
-        (["train", "decoder", "--data", "nowhere.txt"], ["nowhere.txt", "stdlib"]),
-        (["train", "decoder", "--set", "steps=3"], ["--steps"]),
-        (["train", "decoder", "--set", "heads=3"], ["heads=3", "dim=128"]),
-        (["generate", "nowhere"], ["nowhere", "config.json"]),
-        (["show", "member", "decodr"], ["decodr", "'decoder'"]),
-    ],
-    ids=lambda value: " ".join(value),
-)
-def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, words, tmp_path):
-    done = formers(*arguments, cwd=tmp_path)
+MISTAKES = [
+    (["train", "decodr"], ["decodr", "'decoder'"]),
+    (["train", "decoder", "--set", "layrs=3"], ["layrs", "'layers'"]),
+    (["train", "decoder", "--stepz", "3"], ["--stepz", "--steps"]),
+    (["trian"], ["trian", "train"]),
+    (["train", "decoder", "--data", "nowhere.txt"], ["nowhere.txt", "stdlib"]),
+    (["train", "decoder", "--set", "steps=3"], ["--steps"]),
+    (["train", "decoder", "--set", "heads=3"], ["heads=3", "dim=128"]),
+    (["generate", "nowhere"], ["nowhere", "config.json"]),
+    (["show", "member", "decodr"], ["decodr", "'decoder'"]),
+]
+
+
+@sweep(("arguments", "words", "run"), [*((*mistake, command) for mistake in MISTAKES), (*MISTAKES[0], process)])
+def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, words, run, tmp_path):
+    done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     line = done.stderr.strip()
@@ -110,21 +113,21 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, words, tmp_path):
 
 def test_an_empty_file_is_refused(tmp_path):
     (tmp_path / "empty.txt").write_bytes(b"")
-    done = formers("train", "decoder", "--data", "empty.txt", cwd=tmp_path)
+    done = command("train", "decoder", "--data", "empty.txt", cwd=tmp_path)
     assert done.returncode == 2
     assert "empty.txt is empty" in done.stderr
 
 
 def test_a_prompt_longer_than_the_learned_table_slides_and_says_so(text, tmp_path):
     out = str(tmp_path / "run")
-    assert formers("train", "decoder", "--data", text, "--steps", "1", *TINY, "--set", "position=learned", "--out", out).returncode == 0
-    done = formers("generate", out, "--prompt", "x" * 17, "--max-new-tokens", "2")
+    assert command("train", "decoder", "--data", text, "--steps", "1", *TINY, "--set", "position=learned", "--out", out).returncode == 0
+    done = command("generate", out, "--prompt", "x" * 17, "--max-new-tokens", "2")
     assert done.returncode == 0
     assert done.stdout.startswith("x" * 17)
     assert "beyond 16 tokens" in done.stderr
 
 
-@pytest.mark.parametrize("flag", ["--help", "--version"])
+@sweep("flag", ["--help", "--version"])
 def test_help_and_version_do_not_import_torch(flag):
     code = f"""
 import sys
@@ -161,24 +164,24 @@ def test_a_run_is_resumed_to_a_larger_budget_and_a_finished_one_is_not(run, tmp_
     import shutil
 
     copy = shutil.copytree(run[0], tmp_path / "copy")
-    spent = formers("resume", str(copy))
+    spent = command("resume", str(copy))
     assert spent.returncode == 2
     assert "has spent its budget" in spent.stderr
     one_sentence(spent.stderr.strip())
-    done = formers("resume", str(copy), "--steps", "5", "--json")
+    done = command("resume", str(copy), "--steps", "5", "--json")
     assert json.loads(done.stdout.splitlines()[-1])["steps"] == 5
     assert "going on from step 3" in done.stderr
 
 
 def test_a_run_keeps_the_choices_that_make_it_again(run, tmp_path):
     out, done = run
-    again = formers("train", "decoder", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "again"), "--json")
+    again = command("train", "decoder", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "again"), "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout.splitlines()[-1])["loss"] == json.loads(done.stdout.splitlines()[-1])["loss"]
-    unnamed = formers("train", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "unnamed"), "--steps", "1", "--json")
+    unnamed = command("train", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "unnamed"), "--steps", "1", "--json")
     assert unnamed.returncode == 0, unnamed.stderr
-    lost = formers("train", "decoder", "--from", str(out), "--steps", "1")
+    lost = command("train", "decoder", "--from", str(out), "--steps", "1")
     assert lost.returncode == 2
     assert "give --data" in lost.stderr
-    more = formers("train", "decoder", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "more"), "--steps", "4", "--json")
+    more = command("train", "decoder", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "more"), "--steps", "4", "--json")
     assert json.loads(more.stdout.splitlines()[-1])["steps"] == 4

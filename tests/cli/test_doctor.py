@@ -40,6 +40,7 @@ def test_an_executor_that_is_wrong_ends_in_1_and_is_told_on_stderr(quick, monkey
     assert result.stdout
 
 
+@pytest.mark.slow
 def test_a_processor_that_traps_on_bf16_does_not_end_it():
     environment = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
     environment |= {"PYTHONIOENCODING": "ascii", "COLUMNS": "100"}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from commands import command
 from formers.bench import explain as bench
 from formers.cli import bench as bench_verbs
 from formers.cli.explain import explain
@@ -45,11 +43,8 @@ def test_mistakes_are_one_sentence():
 
 
 def test_a_terminal_without_unicode_gets_ascii():
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "COLUMNS": "80"}
-    done = subprocess.run(
-        [sys.executable, "-m", "formers", "explain", "decoder", *SMALL], capture_output=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    done = command("explain", "decoder", *SMALL, encoding="ascii")
+    assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
     assert max(map(len, done.stdout.splitlines())) <= 80
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import typer
 from typer.testing import CliRunner, Result
 
 from formers.cli import ablate, names, show
 from formers.family.ablations import ABLATIONS
-from helpers import refused
+from helpers import refused, sweep
 
 taking = typer.Typer()
 taking.command()(ablate.ablate)
@@ -41,7 +40,7 @@ def test_interaction_prints_json_and_draws(tmp_path: Path) -> None:
     assert "<svg" in out.read_text()
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("words", "said"),
     [
         (["decodr"], ["no member", "decodr"]),

@@ -31,7 +31,7 @@ from formers.inspect.patterns import pattern_classes, pattern_names
 from formers.training.config import Settings
 from formers.training.log import Log, progress_bar
 from formers.training.loop import Diverged
-from helpers import one_sentence
+from helpers import one_sentence, sweep
 
 TEXT = "to be, or not to be: \u2192 \u00e9. "
 TINY = ["--set", "dim=16", "--set", "heads=2", "--set", "layers=1", "--set", "length=16", "--set", "batch=2"]
@@ -79,7 +79,7 @@ def notes(tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize("verb", [name for name, _ in verbs()])
+@sweep("verb", [name for name, _ in verbs()])
 def test_every_verb_takes_json_verbose_and_quiet(verb):
     taken = {flag for parameter in dict(verbs())[verb].params for flag in parameter.opts}
     assert {"--json", "--verbose", "-v", "--quiet", "-q"} <= taken
@@ -191,7 +191,7 @@ def test_generated_text_is_escaped_where_it_cannot_be_shown(call, saved):
     assert call(*line, encoding="latin-1")[1].startswith(b"\\u2192\xe9")
 
 
-@pytest.mark.parametrize("line", ["members", "show pattern causal --json", "--help"])
+@sweep("line", ["members", "show pattern causal --json", "--help"])
 def test_a_closed_pipe_ends_without_a_word(line):
     reading, writing = os.pipe()
     os.close(reading)

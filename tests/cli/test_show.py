@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import typer
 from typer.testing import CliRunner, Result
 
 import formers
+from commands import command
 from formers.cli import members, show
 from formers.cli.options import parse_set
 from formers.inspect import draw_pattern
 from formers.patterns import Local
-from helpers import refused
+from helpers import refused, sweep
 
 family = typer.Typer()
 family.command()(members.members)
@@ -57,7 +56,7 @@ def test_positions_draw_and_write(tmp_path: Path) -> None:
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", ["transformer", "encoder", "decoder"])
+@sweep("name", ["transformer", "encoder", "decoder"])
 def test_member_is_described(name: str) -> None:
     text = run(show.app, "member", name, "--preset", "base", "--set", "layers=2").stdout
     facts = json.loads(run(show.app, "member", name, "--preset", "base", "--set", "layers=2", "--json").stdout)
@@ -74,7 +73,7 @@ def test_members_are_listed() -> None:
     assert all(fact["name"] in text for fact in facts)
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("pair", "option"),
     [
         ("layers=8", {"layers": 8}),
@@ -111,12 +110,10 @@ def test_mistakes_are_one_sentence() -> None:
         run(show.app, "positions", "--out", "a.txt")
 
 
-@pytest.mark.parametrize("line", ["pattern causal", "pattern causal --length 200", "positions", "member transformer"])
+@sweep("line", ["pattern causal", "pattern causal --length 200", "positions", "member transformer"])
 def test_a_terminal_without_unicode_gets_ascii(line: str) -> None:
-    code = "import sys; from formers.cli.show import app; app(sys.argv[1:])"
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "COLUMNS": "80"}
-    done = subprocess.run([sys.executable, "-c", code, *line.split()], capture_output=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    done = command("show", *line.split(), encoding="ascii")
+    assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
     assert len(done.stdout.splitlines()) > 10
 

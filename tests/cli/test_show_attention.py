@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import formers
+from commands import command
 from formers.cli import show
 from formers.data import Bytes
 from formers.inspect import alignment_of, attention_facts, by_words, draw_map, views_of
@@ -115,10 +113,8 @@ def test_mistakes_are_one_sentence(models: Path, tmp_path: Path) -> None:
 
 
 def test_a_terminal_without_unicode_gets_ascii(models: Path) -> None:
-    code = "import sys; from formers.cli.show import app; app(sys.argv[1:])"
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "COLUMNS": "80"}
-    line = ["alignment", str(models / "transformer"), "--text", "déjà vu", "--target", "ça va"]
-    done = subprocess.run([sys.executable, "-c", code, *line], capture_output=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    line = ["show", "alignment", str(models / "transformer"), "--text", "déjà vu", "--target", "ça va"]
+    done = command(*line, encoding="ascii")
+    assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
-    assert rb"\u00e7a" in done.stdout
+    assert r"\u00e7a" in done.stdout

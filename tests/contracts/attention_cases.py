@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -16,11 +15,12 @@ from formers.attention import EXECUTORS
 from formers.core import Index, Range
 from formers.core.positions import Positions
 from formers.patterns import Pattern
+from helpers import sweep
 
-SWEPT = pytest.mark.parametrize("pattern", [p.at(0).of(LENGTHS.stop - 1) for p in patterns()], ids=repr)
+SWEPT = sweep("pattern", [p.at(0).of(LENGTHS.stop - 1) for p in patterns()])
 SWEPT_EXECUTORS = [name for name in EXECUTORS if name not in ("flex", "gather", "distances")]
 """FlexAttention has no backward pass on a CPU, gathering is for one query, one wants a term by distance: tests/attention sweeps each."""
-EVERY = pytest.mark.parametrize("how", SWEPT_EXECUTORS)
+EVERY = sweep("how", SWEPT_EXECUTORS)
 
 
 def inputs(n: int, m: int | None = None, batch: int = 2, value_dim: int = 4, dtype: torch.dtype = torch.float64) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any, get_type_hints
 
 import torch
@@ -110,11 +111,11 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             *(LowRank(rank=12, sharing=sharing, projection="conv") for sharing in ("none", "headwise", "key-value", "layerwise")),
             LowRank(rank=9, sharing="headwise", bias=False),
         ],
-        "SharedQK": [SharedQK(), SharedQK(scaled=False, bias=True)],
+        "SharedQK": [SharedQK(), SharedQK(scaled=False, bias=True, key_epsilon=1e-2)],
         "LSH": [  # chunks and buckets so small that the rows that are swept have several
             LSH(chunk=2, buckets=4),
             LSH(chunk=3, rounds=3, buckets=(2, 2), duplicates=True, itself="always", bias=True),
-            LSH(chunk=2, buckets=4, reach="chunk"),
+            LSH(chunk=2, buckets=4, reach="chunk", key_epsilon=1e-2),
             LSH(chunk=2, buckets=2, reach="chunk", across_buckets=True, duplicates=True, wrap="rounds", scaled=False, evaluation_rounds=3),
             LSH(chunk=1, reach="chunk", look_back=2, look_ahead=1, seed=5),
         ],
@@ -138,11 +139,11 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     "memory": {"Carry": [Carry()], "NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
     "residual": {
         "Bare": [Bare()],
-        "NormOnly": [NormOnly(), NormOnly(of="pre")],
+        "NormOnly": [NormOnly(), NormOnly(of="pre"), NormOnly(epsilon=1e-3, final=True)],
         "Plain": [Plain(), Plain(of="post")],
-        "PostNorm": [PostNorm()],
-        "PreNorm": [PreNorm()],
-        "Reversible": [Reversible(), Reversible(ends="concat"), Reversible(ends="sum")],
+        "PostNorm": [PostNorm(), PostNorm(epsilon=1e-12, final=True)],
+        "PreNorm": [PreNorm(), PreNorm(epsilon=1e-3, final=False)],
+        "Reversible": [Reversible(), Reversible(ends="concat", epsilon=1e-6), Reversible(ends="sum", final=False)],
     },
     "depth": {
         "Stacked": [Stacked(layers=2)],
@@ -160,13 +161,17 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     },
     "head": {
         "NoHead": [NoHead()],
-        "LanguageModel": [LanguageModel(), LanguageModel(tied=False, label_smoothing=0.1), LanguageModel(chunk=5, label_smoothing=0.1)],
+        "LanguageModel": [
+            LanguageModel(),
+            LanguageModel(tied=False, label_smoothing=0.1),
+            LanguageModel(chunk=5, label_smoothing=0.1, bias=True),
+        ],
         "Auxiliary": [Auxiliary(), Auxiliary(intermediate="decay", targets=3, tied=False, chunk=4), Auxiliary(intermediate="none")],
-        "MaskedLM": [MaskedLM(), MaskedLM(tied=False, chunk=4)],
+        "MaskedLM": [MaskedLM(), MaskedLM(tied=False, chunk=4), MaskedLM(bias=True)],
         "AdaptiveSoftmax": [
             AdaptiveSoftmax(cutoffs=()),
             AdaptiveSoftmax(cutoffs=(4, 7)),
-            AdaptiveSoftmax(cutoffs=(4, 7), division=2),
+            AdaptiveSoftmax(cutoffs=(4, 7), division=2, bias=False),
             AdaptiveSoftmax(cutoffs=(3,), division=4, tied_projections="all"),
             AdaptiveSoftmax(cutoffs=(4, 7), division=2, tied=False, tied_projections="none"),
         ],
@@ -304,18 +309,18 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Specimen:
     """A member with small options."""
 
     member: str
     options: dict[str, Any]
 
-    @property
+    @cached_property
     def spec(self) -> Spec:
         return formers.spec(self.member, **self.options)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "-".join([self.member, *(str(v) for k, v in self.options.items() if k not in TINY and k != "vocab")])
 
 
@@ -402,3 +407,11 @@ def subject(spec: Spec, batch: int = 3, dtype: torch.dtype = torch.float64, sour
     if spec.encoder is None:
         return Subject(model, batch)
     return Subject(model, batch, torch.randint(spec.encoder.vocab or spec.vocab, (batch, source_length)))
+
+
+@cache
+def built(spec: Spec, batch: int = 3, dtype: torch.dtype = torch.float64) -> Subject:
+    """The subject of a spec, made once: for tests that leave it as it was."""
+    with torch.random.fork_rng(devices=[]):  # what a test draws does not depend on who made the model
+        torch.manual_seed(7)
+        return subject(spec, batch, dtype)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import formers
 from contracts.attention_cases import inputs
 from formers.core import Index, Range
 from formers.patterns import Causal, Full, LocalGrid, PerHead
-from helpers import refused
+from helpers import refused, sweep
 
 q, k, v = inputs(3, 4)
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("qkv", "word"),
     [
         ((q[0], k, v), "(2, 3, 4)"),
@@ -32,15 +31,13 @@ def test_shapes_and_types(qkv: tuple[torch.Tensor, ...], word: str) -> None:
         formers.attend(*qkv, Causal())
 
 
-@pytest.mark.parametrize(
-    "mask", [torch.ones(2, 3, dtype=torch.bool), torch.ones(1, 4, dtype=torch.bool), torch.ones(2, 4), torch.ones(2, 3, 4).bool()]
-)
+@sweep("mask", [torch.ones(2, 3, dtype=torch.bool), torch.ones(1, 4, dtype=torch.bool), torch.ones(2, 4), torch.ones(2, 3, 4).bool()])
 def test_masks(mask: torch.Tensor) -> None:
     with refused("mask is", "(2, 4)", "True = a real key"):
         formers.attend(q, k, v, Full(), mask=mask)
 
 
-@pytest.mark.parametrize(("side", "length"), [("queries", 1), ("queries", 4), ("keys", 1), ("keys", 5)])
+@sweep(("side", "length"), [("queries", 1), ("queries", 4), ("keys", 1), ("keys", 5)])
 def test_positions_of_another_number_of_tokens(side: str, length: int) -> None:
     with refused(side, f"({length},)"):
         formers.attend(q, k, v, Causal(), **{side: Range(0, length)})
@@ -53,7 +50,7 @@ def test_positions_of_another_batch() -> None:
         formers.attend(q, k, v, Causal(), queries=Index(torch.zeros(5, 3, dtype=torch.int64), 4))
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 3, 5), (3, 2, 3, 4), (2, 2, 4, 3), (1, 2, 2, 3, 4)], ids=str)
+@sweep("shape", [(2, 2, 3, 5), (3, 2, 3, 4), (2, 2, 4, 3), (1, 2, 2, 3, 4)])
 def test_a_bias_that_does_not_fit(shape: tuple[int, ...]) -> None:
     with refused("bias"):
         formers.attend(q, k, v, Causal(), bias=torch.zeros(shape, dtype=torch.float64))

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import formers
-from contracts.specimens import SPECIMENS, VOCAB, Specimen, Subject, subject
+from contracts.specimens import SPECIMENS, VOCAB, Specimen, Subject, built, subject
 from formers.heads import Classify, Tag
-from helpers import refused
+from helpers import refused, sweep
 
-SWEPT = pytest.mark.parametrize("specimen", SPECIMENS, ids=str)
-TOKENS = pytest.mark.parametrize("specimen", [s for s in SPECIMENS if s.spec.vocab is not None], ids=str)
-PAIRS = pytest.mark.parametrize("specimen", [s for s in SPECIMENS if s.spec.encoder is not None], ids=str)
-GRADIENTS = pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+SWEPT = sweep("specimen", SPECIMENS)
+TOKENS = sweep("specimen", [s for s in SPECIMENS if s.spec.vocab is not None])
+PAIRS = sweep("specimen", [s for s in SPECIMENS if s.spec.encoder is not None])
+GRADIENTS = sweep("mode", [torch.enable_grad, torch.no_grad])
 
 
 @TOKENS
 def test_tokens_that_are_none(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     shape = "(batch, length)" if specimen.spec.fact is None else f"(batch, facts, {specimen.spec.fact})"
     with refused("torch.float64", "int64"):
         read(torch.zeros(3, 4, dtype=torch.float64))
@@ -32,16 +31,16 @@ def test_tokens_that_are_none(specimen: Specimen) -> None:
 
 @TOKENS
 @GRADIENTS
-@pytest.mark.parametrize("wrong", [-1, -100, VOCAB, 10**9])
+@sweep("wrong", [-1, -100, VOCAB, 10**9])
 def test_ids_out_of_range(specimen: Specimen, mode: type, wrong: int) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     x = read.input(4)
     x[1, 2] = wrong
     with mode(), refused(f"id {wrong}", f"vocab={VOCAB}", f"0 ... {VOCAB - 1}"):
         read(x)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8], ids=str)
+@sweep("dtype", [torch.int32, torch.int16, torch.uint8])
 def test_smaller_integers_are_tokens_too(dtype: torch.dtype) -> None:
     read = subject(next(s for s in SPECIMENS if s.spec.vocab is not None).spec)
     x = read.input(4)
@@ -57,14 +56,14 @@ def test_features_that_do_not_fit() -> None:
 
 @SWEPT
 def test_no_tokens_at_all(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     with refused("no tokens", "at least one"):
         read(read.input(4)[:, :0])
 
 
 @SWEPT
 def test_masks_that_do_not_fit(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     x = read.input(4)
     for wrong in (torch.ones(3, 4), torch.ones(3, 5).bool(), torch.ones(4).bool(), torch.ones(3, 4).long(), torch.ones(1, 4).bool()):
         with refused("mask is", "(3, 4)", "True = a real token"):
@@ -78,7 +77,7 @@ def wrong_targets(read: Subject) -> list[torch.Tensor]:
 
 @SWEPT
 def test_targets_of_another_shape_or_type(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     x, mask = read.input(4), torch.tensor([[True, True, False, False]] * 3)
     for wrong in wrong_targets(read):
         for given in (None, mask):
@@ -87,22 +86,25 @@ def test_targets_of_another_shape_or_type(specimen: Specimen) -> None:
 
 
 @SWEPT
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-@pytest.mark.parametrize("wrong", [-1, -99, 10**6])
+@sweep("training", [True, False])
+@sweep("wrong", [-1, -99, 10**6])
 def test_targets_out_of_range(specimen: Specimen, training: bool, wrong: int) -> None:
-    read = subject(specimen.spec)
-    read.model.train(training)
+    read = built(specimen.spec)
     targets = read.targets(4)
     targets.view(-1)[1] = wrong
     classes = specimen.spec.head.classes if isinstance(specimen.spec.head, Classify | Tag) else specimen.spec.vocab
-    with refused(f"target {wrong}", f"0 ... {classes - 1}", "-100"):
-        read(read.input(4), targets=targets)
+    read.model.train(training)
+    try:
+        with refused(f"target {wrong}", f"0 ... {classes - 1}", "-100"):
+            read(read.input(4), targets=targets)
+    finally:
+        read.model.eval()
 
 
-@pytest.mark.parametrize("specimen", [s for s in SPECIMENS if type(s.spec.position).__name__ == "Learned"], ids=str)
+@sweep("specimen", [s for s in SPECIMENS if type(s.spec.position).__name__ == "Learned"])
 @torch.no_grad()
 def test_more_tokens_than_the_learned_table_holds(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     length = specimen.spec.length
     read(read.input(length))
     with refused(f"{length + 1} tokens", f"length={length}", "position=sinusoidal"):
@@ -115,7 +117,7 @@ def test_more_tokens_than_the_learned_table_holds(specimen: Specimen) -> None:
 
 @PAIRS
 def test_a_source_that_is_none(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     x, vocab = read.input(4), specimen.spec.encoder.vocab or specimen.spec.vocab
     with refused("no source"):
         read.model(None, x)

@@ -23,7 +23,7 @@ def _fresh() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("specimen", FIRST, ids=str)
+@pytest.mark.parametrize("specimen", [pytest.param(s, id=str(s), marks=[] if s.member == "decoder" else pytest.mark.slow) for s in FIRST])
 def test_every_step_is_one_graph(specimen: Specimen) -> None:
     """Training on padded rows, evaluation, and one more token from the state that evaluation left."""
     small = specimen.spec.model_copy(update={"depth": type(specimen.spec.depth)(1)})

@@ -6,6 +6,7 @@ import io
 import re
 import tokenize
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def in_comments(text: str) -> set[str]:
     return found
 
 
+@cache
 def homes() -> dict[str, list[str]]:
     """The source files that each id stands in."""
     places: dict[str, list[str]] = defaultdict(list)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import pytest
 import torch
 
 from contracts.specimens import CAUSAL, SPECIMENS, Specimen, Subject, patterns, subject
@@ -18,7 +17,7 @@ from formers.bench.pondering import skipping_is
 from formers.depth import Adaptive
 from formers.heads import Classify, Tag
 from formers.patterns import Pattern
-from helpers import EXACT
+from helpers import EXACT, sweep
 
 LENGTH = 9
 DECODER = next(s for s in CAUSAL if s.member == "decoder").spec
@@ -44,7 +43,7 @@ def _no_leak(read: Subject, spec: Spec, mask: torch.Tensor | None, same: Callabl
         assert torch.equal(moved, real), f"token {t} must reach its own output, unless it is padding"
 
 
-@pytest.mark.parametrize("specimen", CAUSAL, ids=str)
+@sweep("specimen", CAUSAL)
 @torch.no_grad()
 def test_every_causal_member(specimen: Specimen) -> None:
     for skipping in (False, True) if isinstance(specimen.spec.depth, Adaptive) else (False,):
@@ -52,13 +51,13 @@ def test_every_causal_member(specimen: Specimen) -> None:
         no_leak(specimen.spec, torch.rand(3, LENGTH) < 0.7, skipping)
 
 
-@pytest.mark.parametrize("pattern", [p for p in patterns() if p.is_causal], ids=repr)
+@sweep("pattern", [p for p in patterns() if p.is_causal])
 @torch.no_grad()
 def test_every_causal_pattern(pattern: Pattern) -> None:
     no_leak(DECODER.model_copy(update={"pattern": pattern}), None)
 
 
-@pytest.mark.parametrize("specimen", [s for s in SPECIMENS if s not in CAUSAL], ids=str)
+@sweep("specimen", [s for s in SPECIMENS if s not in CAUSAL])
 @torch.no_grad()
 def test_the_others_do_look_ahead(specimen: Specimen) -> None:
     """The test above can fail: a member that sees all tokens at once fails it."""

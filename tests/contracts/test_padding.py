@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 from torch import Tensor
 
 from contracts.specimens import SPECIMENS, Specimen, Subject, subject
 from formers.heads import Classify
-from helpers import close
+from helpers import close, sweep
 
 LENGTH = 7
-SWEPT = pytest.mark.parametrize("specimen", SPECIMENS, ids=str)
+SWEPT = sweep("specimen", SPECIMENS)
 # Left, right, in the middle, none, one token only.
 MASK = torch.tensor(
     [[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0, 0], [1, 0, 0, 1, 1, 0, 1], [1, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 0, 0]], dtype=torch.bool
@@ -80,8 +79,8 @@ def test_what_stands_under_the_padding_does_not_matter(specimen: Specimen) -> No
 
 
 @SWEPT
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("nobody", [False, True], ids=["one row", "every row"])
+@sweep("dtype", [torch.float64, torch.float32])
+@sweep("nobody", [False, True])
 def test_rows_of_padding_alone_stay_finite(specimen: Specimen, dtype: torch.dtype, nobody: bool) -> None:
     read = padded(specimen, dtype=dtype)
     mask = MASK.clone()
@@ -105,7 +104,7 @@ def test_rows_of_padding_alone_stay_finite(specimen: Specimen, dtype: torch.dtyp
         close(real(read, logits[others], mask[others]).detach(), real(read, same.logits, mask[others]).detach(), tolerance)
 
 
-@pytest.mark.parametrize("specimen", [s for s in SPECIMENS if s.spec.encoder is not None], ids=str)
+@sweep("specimen", [s for s in SPECIMENS if s.spec.encoder is not None])
 @torch.no_grad()
 def test_a_padded_source_is_padding_after_the_first_step_too(specimen: Specimen) -> None:
     read = padded(specimen)
@@ -119,7 +118,7 @@ def test_a_padded_source_is_padding_after_the_first_step_too(specimen: Specimen)
     close(torch.cat(logits, dim=1), whole)
 
 
-@pytest.mark.parametrize("specimen", [each for each in SPECIMENS if each.spec.features is not None], ids=str)
+@sweep("specimen", [each for each in SPECIMENS if each.spec.features is not None])
 def test_features_of_padding_may_be_no_numbers(specimen: Specimen) -> None:
     read = padded(specimen)
     x = read.input(LENGTH)

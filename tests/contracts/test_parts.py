@@ -19,12 +19,12 @@ from formers.memory import Carry, Recurrence
 from formers.patterns import Full
 from formers.position import NoPosition
 from formers.residual import Bare, Residual
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 DECODER = next(s for s in CAUSAL if s.member == "decoder").spec
 ENCODER = next(s for s in SPECIMENS if s.member == "encoder").spec
 PAIR = next(s for s in SPECIMENS if s.member == "seq2seq").spec
-SWEPT = pytest.mark.parametrize(("slot", "part"), parts(), ids=lambda p: p if isinstance(p, str) else repr(p))
+SWEPT = sweep(("slot", "part"), parts())
 
 
 def with_part(slot: str, part: Part) -> Spec:
@@ -89,7 +89,7 @@ def test_full_equals_token_by_token_and_padded_rows_the_rows_alone(slot: str, pa
         close(torch.cat(hidden, dim=1), whole.hidden)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu"])
+@sweep("activation", ["relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu"])
 def test_the_feed_forward_is_its_equation(activation: str) -> None:
     layer = subject(with_part("feedforward", Dense(hidden=20, activation=activation))).model.stack.depth.blocks[0].feedforward
     x = torch.randn(2, 3, DECODER.dim, dtype=torch.float64)

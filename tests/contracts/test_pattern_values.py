@@ -8,9 +8,9 @@ import pytest
 
 from contracts.specimens import patterns
 from formers.patterns import Causal, Full, Local, Pattern
-from helpers import refused
+from helpers import refused, sweep
 
-SWEPT = pytest.mark.parametrize("pattern", patterns(), ids=repr)
+SWEPT = sweep("pattern", patterns())
 
 
 @SWEPT
@@ -61,7 +61,7 @@ def test_an_unknown_kind_is_refused_with_the_nearest() -> None:
         Full() | {"kind": "Locla", "window": 3}
 
 
-@pytest.mark.parametrize("window", [0, -1, 2.5, "wide", None])
+@sweep("window", [0, -1, 2.5, "wide", None])
 def test_a_window_must_be_a_positive_integer(window: object) -> None:
     with refused("window", repr(window)):
         Local(window=window)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 
 from contracts.specimens import BLOCK, PATTERNS, patterns
 from formers.attention.request import Request
 from formers.core import Comb, Range
 from formers.patterns import Causal, Full, Local, Pattern
-from helpers import refused
+from helpers import refused, sweep
 
 LENGTH = 2 * BLOCK + 1
 HEADS, LAYERS = 2, 3
-SWEPT = pytest.mark.parametrize("pattern", patterns(), ids=repr)
+SWEPT = sweep("pattern", patterns())
 TIGHT = [Local(window=1), Local(window=3), Local(window=3, include_self=False), Local(window=2, causal=False)]
 
 
@@ -101,7 +100,7 @@ def test_what_is_kept_and_what_is_read_is_known_as_integers(pattern: Pattern) ->
             assert here.is_causal
 
 
-@pytest.mark.parametrize("pattern", [p for kind in ("Strided", "Column", "Fixed", "Summary") for p in PATTERNS[kind]], ids=repr)
+@sweep("pattern", [p for kind in ("Strided", "Column", "Fixed", "Summary") for p in PATTERNS[kind]])
 def test_factorised_patterns_know_exactly_what_is_kept_and_read(pattern: Pattern) -> None:
     for t in range(3 * LENGTH):
         assert {j for j in range(t) if pattern.keeps(j, t)} == set(pattern.kept(t).tensor().tolist())
@@ -124,7 +123,7 @@ def test_a_comb_is_covered_only_where_it_is_all_open(pattern: Pattern) -> None:
                 assert all(allowed), (queries, start, width, period, count)
 
 
-@pytest.mark.parametrize("pattern", TIGHT, ids=repr)
+@sweep("pattern", TIGHT)
 def test_a_window_keeps_no_more_than_will_be_seen(pattern: Local) -> None:
     seen = truth(pattern, range(3 * LENGTH), range(LENGTH))
     for t in range(LENGTH):
@@ -163,7 +162,7 @@ def test_covers_only_what_is_all_open(pattern: Pattern) -> None:
             assert all(truth(pattern, *here, head).all() for head in range(HEADS)), (queries, keys)
 
 
-@pytest.mark.parametrize("pattern", [Full(), Causal(), *TIGHT], ids=repr)
+@sweep("pattern", [Full(), Causal(), *TIGHT])
 def test_the_plain_patterns_know_all_that_is_open(pattern: Pattern) -> None:
     for queries, keys in rectangles():
         open_ = truth(pattern, range(queries.start, queries.stop), range(keys.start, keys.stop)).all().item()

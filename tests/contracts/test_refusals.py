@@ -14,11 +14,11 @@ from formers.feedforward import Dense, SeparableConv
 from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
-from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, PerHead
+from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, PerHead, Strided
 from formers.position import Axial, Coordinate, Grid, NoPosition, PerLayer
 from formers.residual import PreNorm, Reversible
 from formers.score import DynamicSpan, Relative, Score, Span
-from helpers import refused
+from helpers import refused, sweep
 
 PLAIN = formers.spec("decoder", vocab=10, dim=16, heads=2, layers=1)
 PAIR = formers.spec("transformer", vocab=10, dim=16, heads=2, layers=1)
@@ -27,6 +27,7 @@ HASHED = formers.spec("reformer", vocab=10, dim=16, heads=2, layers=2, length=32
 TURNS = formers.spec("reformer", vocab=10, dim=16, heads=2, layers=2, length=32, chunk=8, attention=("local", "lsh"))
 WRITER = formers.spec("seq2seq", vocab=10, dim=16)
 RNN = formers.spec("rnn", vocab=10, dim=16, layers=1)
+SIDES = formers.spec("word-window", vocab=10, dim=16, layers=2, causal=False)
 LOW = formers.spec("linformer", vocab=10, dim=16, heads=2, layers=1, length=8, rank=4)
 
 
@@ -92,6 +93,7 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(PAIR, memory=Recurrence(length=8)), "pairs"),
     (but(PAST, head=Classify(classes=2)), "whole rows"),
     (but(PAST, pattern=Fixed(stride=8, summary=1)), "Fixed"),
+    (but(PAST, pattern=Strided(stride=8), memory=Recurrence(length=8, start="zeros")), "start=zeros"),
     (but(PAST, score=Span(span=9), memory=Recurrence(length=8)), "span=9"),
     (but(PLAIN, residual=Reversible(), position=PerLayer()), "PerLayer"),
     (but(PLAIN, residual=Reversible(), head=Auxiliary()), "Auxiliary"),
@@ -109,12 +111,14 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(RNN, pattern=Local(window=3)), "the pattern Causal."),
     (but(RNN, attention=Window(window=2), pattern=Local(window=3)), "the pattern Causal or Full."),
     (but(PAIR, attention=Window(window=2)), "Window has no cross-attention"),
+    (but(SIDES, pattern=Alternate(Causal(), Full())), "Window looks to both sides"),
+    (but(PAIR, encoder=but(PAIR.encoder, pattern=Causal(), position=NoPosition(), memory=Recurrence(length=8))), "pairs"),
     (but(RNN, memory=Recurrence(length=8)), "use Carry"),
     (but(RNN, attention=ByLayer(Recurrent(), DotProduct())), "what DotProduct attention keeps"),
     (but(LOW, dim=15, heads=1, attention=Recurrent(direction="both")), "half of dim=15"),
     (but(RNN, attention=Pondering(steps=2), residual=Reversible()), "Pondering halts"),
     (but(RNN, attention=Pondering(steps=2), depth=Adaptive(layers=2)), "use one of them"),
-    (but(HASHED, pattern=TURNS.pattern), "the pattern Alternate"),
+    (but(HASHED, pattern=TURNS.pattern), "the pattern Blocks"),
     (but(TURNS, pattern=Alternate(Causal(), Local(window=3))), "DotProduct"),
     (but(HASHED, attention=SharedQK(), pattern=Local(window=3)), "SharedQK attention"),
     (but(HASHED, score=Relative()), "Relative is a term"),
@@ -187,13 +191,13 @@ def first_met(spec: Spec) -> Refusal | None:
     return next((r for r in REFUSALS if r.when(spec)), None)
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=range(len(REFUSALS)))
+@sweep("refusal", REFUSALS)
 def test_every_refusal_is_met_by_a_spec_above(refusal: Refusal) -> None:
     met = [spec for spec, _ in REFUSED if first_met(spec) is refusal]
     assert met, "a refusal in formers/model/check.py has no spec that meets it first: add one to REFUSED in this file."
 
 
-@pytest.mark.parametrize(("spec", "word"), REFUSED)
+@sweep(("spec", "word"), REFUSED)
 def test_refused_in_one_sentence_before_a_weight_is_allocated(spec: Spec, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def allocate(*_: object, **__: object) -> None:
         raise AssertionError("a weight was allocated")
@@ -204,7 +208,7 @@ def test_refused_in_one_sentence_before_a_weight_is_allocated(spec: Spec, word: 
             refuse(spec)
 
 
-@pytest.mark.parametrize("spec", ALLOWED)
+@sweep("spec", ALLOWED)
 def test_what_works_is_not_refused(spec: Spec) -> None:
     assert first_met(spec) is None
     formers.build(spec)

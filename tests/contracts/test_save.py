@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import formers
 from contracts.specimens import FIRST, SPECIMENS, Specimen, Subject, subject
 from formers.data.tokenize import Bytes
-from helpers import refused
+from helpers import refused, sweep
 
 CONFIG, WEIGHTS, MANIFEST = "config.json", "model.safetensors", "MANIFEST.json"
 TOKENIZER = Bytes(specials=("begin", "end"))
@@ -24,17 +25,22 @@ def saved(tmp_path: Path) -> tuple[Subject, Path]:
     """The decoder's first specimen with a tokenizer, in a folder."""
     read = subject(next(s for s in FIRST if s.member == "decoder").spec, dtype=torch.float32)
     read.model.tokenizer = TOKENIZER
-    read.model.save_pretrained(tmp_path / "run")
-    return read, tmp_path / "run"
+    return read, whole(read, tmp_path / "run")
 
 
-@pytest.mark.parametrize("specimen", SPECIMENS, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def whole(read: Subject, path: Path) -> Path:
+    """The folder with the model in it, whatever was done to its files before."""
+    shutil.rmtree(path, ignore_errors=True)  # files without a configuration of ours are not replaced
+    read.model.save_pretrained(path)
+    return path
+
+
+@sweep("specimen", SPECIMENS)
+@sweep("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @torch.no_grad()
 def test_the_round_trip_is_exact(specimen: Specimen, dtype: torch.dtype, tmp_path: Path) -> None:
     read = subject(specimen.spec, dtype=dtype)
-    read.model.save_pretrained(tmp_path)
-    model = formers.load(tmp_path)
+    model = formers.load(whole(read, tmp_path / str(dtype) / str(specimen)))
     assert model.spec == specimen.spec.deployed()
     assert not model.training
     weights = {name: weight for name, weight in read.model.state_dict().items() if not name.startswith("auxiliary.")}
@@ -47,14 +53,14 @@ def test_the_round_trip_is_exact(specimen: Specimen, dtype: torch.dtype, tmp_pat
     assert all(p.requires_grad for p in model.parameters())
 
 
-@pytest.mark.parametrize("specimen", SPECIMENS, ids=str)
+@sweep("specimen", SPECIMENS)
 def test_tied_weights_stay_tied(specimen: Specimen, tmp_path: Path) -> None:
-    model = formers.create(specimen.member, **specimen.options)
-    model.save_pretrained(tmp_path)
-    again = formers.load(tmp_path)
+    model, path = formers.create(specimen.member, **specimen.options), tmp_path / str(specimen)
+    model.save_pretrained(path)
+    again = formers.load(path)
     count = model.parameter_count(training=False)
     assert again.parameter_count() == count
-    assert sum(t.numel() for t in load_file(tmp_path / WEIGHTS).values()) == count, "a shared weight is written twice"
+    assert sum(t.numel() for t in load_file(path / WEIGHTS).values()) == count, "a shared weight is written twice"
     tied = getattr(specimen.spec.head, "tied", False)
     if specimen.spec.vocab is not None and tied:
         read = Subject(again, 2, torch.zeros(2, 3, dtype=torch.int64))
@@ -80,11 +86,12 @@ def test_only_json_and_safetensors_are_written(saved: tuple[Subject, Path]) -> N
     json.loads((saved[1] / MANIFEST).read_text())
 
 
-@pytest.mark.parametrize("gone", [CONFIG, WEIGHTS])
+@sweep("gone", [CONFIG, WEIGHTS])
 def test_a_missing_file_is_named(saved: tuple[Subject, Path], gone: str) -> None:
-    (saved[1] / gone).unlink()
-    with refused(str(saved[1]), gone):
-        formers.load(saved[1])
+    path = whole(*saved)
+    (path / gone).unlink()
+    with refused(str(path), gone):
+        formers.load(path)
 
 
 def test_what_is_no_folder(tmp_path: Path) -> None:
@@ -95,14 +102,14 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
         formers.load(tmp_path / "file")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"3", b'{"format": 1}', b'{"spec": null}', b'{"spec": [1]}'], ids=str)
+@sweep("content", [b"", b"{", b"\xff\xfe", b"[]", b"3", b'{"format": 1}', b'{"spec": null}', b'{"spec": [1]}'])
 def test_a_damaged_configuration(saved: tuple[Subject, Path], content: bytes) -> None:
     (saved[1] / CONFIG).write_bytes(content)
     with refused(CONFIG):
         formers.load(saved[1])
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("change", "word"),
     [
         ({"dimm": 3}, "did you mean 'dim'?"),
@@ -111,14 +118,14 @@ def test_a_damaged_configuration(saved: tuple[Subject, Path], content: bytes) ->
         ({"pattern": {"kind": "Casual"}}, "did you mean 'Causal'?"),
         ({"pattern": {"kind": "Local", "window": 0}}, "window"),
     ],
-    ids=str,
 )
 def test_a_configuration_of_something_else(saved: tuple[Subject, Path], change: dict[str, object], word: str) -> None:
-    config = json.loads((saved[1] / CONFIG).read_text())
+    path = whole(*saved)
+    config = json.loads((path / CONFIG).read_text())
     config["spec"].update(change)
-    (saved[1] / CONFIG).write_text(json.dumps(config))
+    (path / CONFIG).write_text(json.dumps(config))
     with refused(word):
-        formers.load(saved[1])
+        formers.load(path)
 
 
 def test_an_unknown_tokenizer(saved: tuple[Subject, Path]) -> None:
@@ -129,12 +136,13 @@ def test_an_unknown_tokenizer(saved: tuple[Subject, Path]) -> None:
         formers.load(saved[1])
 
 
-@pytest.mark.parametrize("keep", [0, 4, 40, -1, -1000])
+@sweep("keep", [0, 4, 40, -1, -1000])
 def test_truncated_weights(saved: tuple[Subject, Path], keep: int) -> None:
-    content = (saved[1] / WEIGHTS).read_bytes()
-    (saved[1] / WEIGHTS).write_bytes(content[:keep])
+    path = whole(*saved)
+    content = (path / WEIGHTS).read_bytes()
+    (path / WEIGHTS).write_bytes(content[:keep])
     with refused(WEIGHTS, "damaged"):
-        formers.load(saved[1])
+        formers.load(path)
 
 
 def test_weights_of_another_model_are_named(saved: tuple[Subject, Path]) -> None:
@@ -150,7 +158,7 @@ def test_weights_of_another_model_are_named(saved: tuple[Subject, Path]) -> None
         formers.load(saved[1])
 
 
-@pytest.mark.parametrize("where", ["os.fsync", "pathlib.Path.replace"])
+@sweep("where", ["os.fsync", "pathlib.Path.replace"])
 def test_an_interrupted_save_leaves_the_old_files(saved: tuple[Subject, Path], where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read, path = saved
     old = {f.name: f.read_bytes() for f in path.iterdir()}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 import formers
 from contracts.specimens import MEMBERS, PARTS, PATTERNS, part_classes, pattern_classes, slots
 from formers.core import Slot
 from formers.patterns import Pattern
+from helpers import sweep
 
 HERE = "tests/contracts/specimens.py"
 
 
-@pytest.mark.parametrize("kind", pattern_classes(), ids=lambda c: c.__name__)
+@sweep("kind", pattern_classes())
 def test_every_registered_pattern_has_specimens(kind: type[Pattern]) -> None:
     given = PATTERNS.get(kind.__name__, [])
     assert given, f"{kind.__name__} is registered and untested: add small instances of it to PATTERNS in {HERE}."
@@ -20,12 +19,12 @@ def test_every_registered_pattern_has_specimens(kind: type[Pattern]) -> None:
         assert type(pattern) is kind, f"{pattern!r} stands under {kind.__name__} in {HERE}: move it to {type(pattern).__name__}."
 
 
-@pytest.mark.parametrize("name", formers.members())
+@sweep("name", formers.members())
 def test_every_member_has_specimens(name: str) -> None:
     assert MEMBERS.get(name), f"{name} is registered and untested: add small options for it to MEMBERS in {HERE}."
 
 
-@pytest.mark.parametrize(("slot", "kind"), part_classes())
+@sweep(("slot", "kind"), part_classes())
 def test_every_registered_part_has_specimens(slot: str, kind: type[Slot]) -> None:
     given = PARTS[slot].get(kind.__name__, [])
     assert given, f"{kind.__name__} is registered and untested: add small instances of it to PARTS[{slot!r}] in {HERE}."

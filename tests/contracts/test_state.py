@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import formers
-from contracts.specimens import CAUSAL, MEMBERS, Specimen, subject
+from contracts.specimens import CAUSAL, MEMBERS, Specimen, built, subject
 from formers import Model, State
 from formers.core.state import Entry
 from formers.core.stored import join_rows, pack, unpack
 from formers.family.members import MEMBERS as TABLE
 from formers.patterns import Alternate, Fixed, Local, Pattern, PerHead, Strided, Summary
-from helpers import close, refused
+from helpers import close, refused, sweep
 
-SWEPT = pytest.mark.parametrize("specimen", CAUSAL, ids=str)
+SWEPT = sweep("specimen", CAUSAL)
 
 
 def caches(state: State) -> list[Entry]:
@@ -34,7 +34,7 @@ def tensors(entry: Entry) -> list[torch.Tensor]:
 @SWEPT
 @torch.no_grad()
 def test_reset_rows_equal_fresh_ones(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     first, then, done = read.input(6), read.input(5), torch.tensor([True, False, True])
     state = read(first).state.reset(done)
     a = read(then[:, :3], state=state)
@@ -49,7 +49,7 @@ def test_reset_rows_equal_fresh_ones(specimen: Specimen) -> None:
 @SWEPT
 @torch.no_grad()
 def test_reset_of_a_masked_state_and_twice(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     if read.source is not None:
         read = replace(read, source_mask=torch.zeros_like(read.source, dtype=torch.bool))
     mask = torch.tensor([[True, False, True], [False, True, True], [True, True, True]])
@@ -66,7 +66,7 @@ def test_reset_of_a_masked_state_and_twice(specimen: Specimen) -> None:
 @torch.no_grad()
 def test_a_row_can_be_reset_for_ever(specimen: Specimen) -> None:
     """A row that starts anew has all of the model's length before it, however much was read before."""
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     everyone = torch.ones(read.batch, dtype=torch.bool)
     state = read(read.input(20)).state
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_a_row_can_be_reset_for_ever(specimen: Specimen) -> None:
 @SWEPT
 @torch.no_grad()
 def test_selected_rows_continue_as_they_would_have(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     order = [2, 0, 0, 1]
     mask = torch.tensor([[True] * 4, [False, True, True, False], [True, True, True, False]])
     for given in (None, mask):
@@ -94,7 +94,7 @@ def test_selected_rows_continue_as_they_would_have(specimen: Specimen) -> None:
 @torch.no_grad()
 def test_two_continuations_of_one_state_do_not_disturb_each_other(specimen: Specimen) -> None:
     """Caches share one growing buffer: only the newest end of it may be written."""
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     x = read.input(5)
     stem = read(x[:, 4:], state=read(x[:, :4]).state).state  # its caches own a buffer with room
     kept = [[t.clone() for t in tensors(entry)] for entry in caches(stem)]
@@ -116,7 +116,7 @@ FORGETFUL = [
 ]
 
 
-@pytest.mark.parametrize("pattern", FORGETFUL, ids=repr)
+@sweep("pattern", FORGETFUL)
 @torch.no_grad()
 def test_whatever_happens_to_a_state_it_stays_exact(pattern: Pattern) -> None:
     """Tokens, stretches, padding, resets and selections in any order: what is forgotten must not have been needed."""
@@ -160,13 +160,11 @@ MODES = {"inference": torch.inference_mode, "no_grad": torch.no_grad, "grad": to
 
 
 @SWEPT
-@pytest.mark.parametrize("modes", ["inference no_grad", "no_grad inference", "inference no_grad inference", "inference grad"])
+@sweep("modes", ["inference no_grad", "no_grad inference", "inference no_grad inference", "inference grad"])
 def test_a_state_passes_between_modes(specimen: Specimen, modes: str) -> None:
     read = subject(specimen.spec)
     x = read.input(12)
     names = modes.split()
-    if names[-1] == "grad" and read.source is not None:
-        pytest.skip("torch saves a source's keys for the backward pass as they are, and refuses those made in inference mode")
     with MODES[names[0]]():
         state = read(x[:, 2:4], state=read(x[:, :2]).state).state
     logits = []
@@ -228,7 +226,7 @@ def other(specimen: Specimen, **options: object) -> Model:
 @SWEPT
 @torch.no_grad()
 def test_the_state_of_another_batch_or_model_is_refused(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     state = read(read.input(4)).state
     with refused("state is of 3 streams", "tokens of 2"):
         read.rows([0, 1])(read.input(1)[:2], state=state)
@@ -268,7 +266,7 @@ def test_what_cannot_continue_has_no_state() -> None:
 
 @SWEPT
 def test_bad_calls_of_a_state(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     with refused("batch=0"):
         read.model.initial_state(0)
     with torch.no_grad():
@@ -283,20 +281,22 @@ def test_bad_calls_of_a_state(specimen: Specimen) -> None:
 @SWEPT
 @torch.no_grad()
 def test_a_state_survives_the_way_through_a_file(specimen: Specimen) -> None:
-    read = subject(specimen.spec)
+    read = built(specimen.spec)
     state = read(read.input(7)).state
     state = state.reset(torch.tensor([i == 0 for i in range(read.batch)]))
     tensors: dict[str, torch.Tensor] = {}
     packed = json.loads(json.dumps(pack(state, tensors)))
     again = unpack(packed, {name: value.clone() for name, value in tensors.items()})
     x = read.input(5)
-    assert torch.equal(read(x, state=again).logits, read(x, state=state).logits)
+    # A file holds the hidden states of a memory, of which keys and values are computed again, rounded otherwise.
+    same = torch.equal if specimen.spec.memory.limit is None else torch.allclose
+    assert same(read(x, state=again).logits, read(x, state=state).logits)
     halves = []
     for rows in (torch.arange(1), torch.arange(1, read.batch)):
         mine: dict[str, torch.Tensor] = {}
         halves.append((pack(state.select(rows), mine), mine))
     joined = unpack(*join_rows(halves))
-    assert torch.equal(read(x, state=joined).logits, read(x, state=state).logits)
+    assert same(read(x, state=joined).logits, read(x, state=state).logits)
 
 
 def test_only_known_classes_are_read_from_a_file() -> None:

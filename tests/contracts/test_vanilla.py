@@ -13,7 +13,7 @@ from contracts.specimens import MEMBERS, TINY, VOCAB, subject
 from formers.attention import DotProduct
 from formers.core import Range, Stream
 from formers.patterns import Full
-from helpers import close
+from helpers import close, sweep
 
 
 @torch.no_grad()
@@ -47,7 +47,7 @@ def smoothed(logits: Tensor, targets: Tensor, counts: Tensor, smoothing: float) 
     return sum(terms) / len(terms)
 
 
-@pytest.mark.parametrize("name", ["transformer", "decoder"])
+@sweep("name", ["transformer", "decoder"])
 def test_label_smoothing_is_the_formula_in_training_and_leaves_padding_out(name: str) -> None:
     read = subject(formers.spec(name, **{**MEMBERS[name][0], "label_smoothing": 0.3}))
     x, targets = read.input(5), read.targets(5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from formers.core import Comb, Index, Range
 from formers.core.positions import Known, comb, join, places, take, union
 from formers.core.stored import pack, unpack
+from helpers import sweep
 
 
 def members(known: Known) -> set[int]:
@@ -73,7 +73,7 @@ def test_what_is_taken_is_what_was_wanted(both: tuple[Known, Known]) -> None:
         assert held != wanted
 
 
-@pytest.mark.parametrize("stride", [3, 4, 7])
+@sweep("stride", [3, 4, 7])
 def test_all_that_a_stream_forgets_can_be_taken_out(stride: int) -> None:
     """From a range, and from what is left of it some blocks later, with and without further tokens behind it."""
     for t, later, more in itertools.product(range(1, 30), range(12), range(3)):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 from formers.core.halting import Act, averaged, begin, mean_cost
-from helpers import close
+from helpers import close, sweep
 
 
 def graves(h: list[float], epsilon: float) -> tuple[list[float], int, float]:
@@ -50,8 +49,8 @@ def spend(h: Tensor, epsilon: float, act: Act) -> tuple[Tensor, Any]:
     return torch.stack(weights, dim=-1), spent
 
 
-@pytest.mark.parametrize("act", ["graves", "t2t"])
-@pytest.mark.parametrize("epsilon", [0.01, 0.3])
+@sweep("act", ["graves", "t2t"])
+@sweep("epsilon", [0.01, 0.3])
 def test_equals_the_loop(act: Act, epsilon: float) -> None:
     h = torch.rand(7, 30, 6, dtype=torch.float64) * torch.linspace(0.1, 1, 30, dtype=torch.float64)[:, None]
     weights, spent = spend(h, epsilon, act)
@@ -63,7 +62,7 @@ def test_equals_the_loop(act: Act, epsilon: float) -> None:
             close(spent.remainder[i, j], torch.tensor(remainder, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("steps", [1, 2, 5])
+@sweep("steps", [1, 2, 5])
 def test_the_weights_sum_to_one_however_the_steps_end(steps: int) -> None:
     h = torch.rand(1000, steps) * 0.5
     weights, _ = spend(h, 0.01, "graves")

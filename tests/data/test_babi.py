@@ -15,7 +15,7 @@ from formers.data.babi import Story, has_stories, plain, read_stories
 from formers.data.babi_files import PINS, TASKS, package
 from formers.data.catalogue import Package
 from formers.data.words import learn_words
-from helpers import refused
+from helpers import refused, sweep
 
 TALE = (
     "1 Mary moved to the bathroom.\n2 John went to the hallway.\n3 Where is Mary? \tbathroom\t1\n"
@@ -136,7 +136,7 @@ def test_supporting_facts_may_be_left_out(tmp_path):
     assert read_stories("it", path)[0][0].supporting == 0
 
 
-@pytest.mark.parametrize("name", ["babi:0", "babi:21", "babi:3-1", "babi:x", "babi:", "babi-10k:1,,2"])
+@sweep("name", ["babi:0", "babi:21", "babi:3-1", "babi:x", "babi:", "babi-10k:1,,2"])
 def test_tasks_that_there_are_not(name):
     with refused(name, "its tasks are 1 ... 20", "such as babi"):
         open_stories(name)

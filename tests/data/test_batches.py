@@ -7,7 +7,7 @@ import torch
 
 from formers.data import Bytes, Characters, Labelled, Language, LastWord, Masked, Pairs, Streams
 from formers.data.bpe import train_bpe
-from helpers import refused
+from helpers import refused, sweep
 
 STREAM = torch.arange(200, dtype=torch.uint8)
 BOTH = {"train": STREAM, "valid": STREAM}
@@ -27,8 +27,7 @@ def makers():
     ]
 
 
-def each(test):
-    return pytest.mark.parametrize("data", makers(), ids=lambda d: type(d).__name__)(test)
+each = sweep("data", makers())
 
 
 @each
@@ -60,7 +59,7 @@ def test_a_part_that_is_not_there_is_refused(data):
         next(iter(data.eval_batches(4, "test")))
 
 
-@pytest.mark.parametrize("data", makers()[1:], ids=lambda d: type(d).__name__)
+@sweep("data", makers()[1:])
 def test_only_windows_overlap(data):
     with refused("stride=4"):
         next(iter(data.eval_batches(4, stride=4)))
@@ -72,8 +71,8 @@ def test_targets_are_the_next_tokens():
     assert batch["targets"].equal(batch["tokens"] + 1)
 
 
-@pytest.mark.parametrize("length", [1, 7, 16, 199, 500])
-@pytest.mark.parametrize("size", [1, 3])
+@sweep("length", [1, 7, 16, 199, 500])
+@sweep("size", [1, 3])
 def test_evaluation_predicts_every_byte_but_the_first_once(length, size):
     batches = list(Language(BOTH, length).eval_batches(size))
     targets = torch.cat([b["targets"].flatten() for b in batches])
@@ -81,9 +80,9 @@ def test_evaluation_predicts_every_byte_but_the_first_once(length, size):
     assert all(b["targets"].equal(b["tokens"] + 1) for b in batches)
 
 
-@pytest.mark.parametrize("length", [1, 7, 16, 198, 199, 200, 500])
-@pytest.mark.parametrize("stride", [1, 3, 7, 16])
-@pytest.mark.parametrize("size", [1, 4])
+@sweep("length", [1, 7, 16, 198, 199, 200, 500])
+@sweep("stride", [1, 3, 7, 16])
+@sweep("size", [1, 4])
 def test_with_a_stride_every_byte_is_judged_once_with_more_before_it(length, stride, size):
     stride = min(stride, length)
     judged = []
@@ -108,7 +107,7 @@ def test_a_text_shorter_than_the_window_is_taken_whole():
     assert batch["tokens"].tolist() == [[0, 1, 2, 3]] * 2
 
 
-@pytest.mark.parametrize("length", [1, 7, 50, 500])
+@sweep("length", [1, 7, 50, 500])
 def test_masked_evaluation_reads_every_byte_once(length):
     batches = list(Masked(BOTH, length, MASKING, share=1.0).eval_batches(3))
     assert torch.cat([b["targets"].flatten() for b in batches]).tolist() == list(range(200))
@@ -147,7 +146,7 @@ def test_labelled_texts_are_padded_cut_off_and_numbered():
 PASSAGES = ["the cat sat on the mat", "a dog — déjà vu", "word"]
 
 
-@pytest.mark.parametrize("tokenizer", [Bytes(), train_bpe(["the cat sat on the mat " * 50], 290)], ids=["bytes", "bpe"])
+@sweep("tokenizer", [Bytes(), train_bpe(["the cat sat on the mat " * 50], 290)])
 def test_only_the_last_word_is_judged(tokenizer):
     data = LastWord({"test": PASSAGES}, 100, tokenizer)
     for batch, passage in zip(data.eval_batches(1, "test"), PASSAGES, strict=True):

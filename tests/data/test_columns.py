@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from formers.core import IGNORED
 from formers.data.tasks import Columns
+from helpers import sweep
 
 
-@pytest.mark.parametrize("nines", [0.0, 0.5])
+@sweep("nines", [0.0, 0.5])
 def test_columns_are_sums_of_as_many_digits(nines: float) -> None:
     rows = Columns(digits=6, test_digits=9, nines=nines, rows=300)
     for part, sizes in (("valid", range(1, 7)), ("test", [9])):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from formers.core import IGNORED
 from formers.data.tasks import Answers, Blanks, DrawnLabels, DrawnPairs, DrawnVectors, open_strings, open_vectors
 from formers.data.tasks.batches import tokenizer_of
 from formers.data.tasks.exercise import Held
-from helpers import refused
+from helpers import refused, sweep
 
 SUMS = open_strings("task:addition,digits=3,test_digits=5,rows=20")
 BITS = open_strings("task:parity,bits=6,test_bits=9,rows=20")
@@ -26,9 +25,7 @@ def batches(kind):
     return kind(SUMS, tokenizer_of(SUMS, ("end", "mask")))
 
 
-KINDS = pytest.mark.parametrize(
-    "made", [batches(k) for k in (DrawnPairs, DrawnLabels, DrawnVectors, Answers, Blanks)], ids=lambda m: type(m).__name__
-)
+KINDS = sweep("made", [batches(k) for k in (DrawnPairs, DrawnLabels, DrawnVectors, Answers, Blanks)])
 
 
 @KINDS
@@ -74,7 +71,7 @@ def test_a_language_model_reads_source_and_answer_and_is_asked_for_the_answer() 
     assert made.shown() == (f"{Held(SUMS, 'valid')[2][0]}=", "=".join(Held(SUMS, "valid")[2]))
 
 
-@pytest.mark.parametrize(("part", "blanks"), [("valid", 5), ("test", 7)])
+@sweep(("part", "blanks"), [("valid", 5), ("test", 7)])
 def test_a_masked_model_gets_as_many_blanks_in_every_row_of_a_part(part: str, blanks: int) -> None:
     made = batches(Blanks)
     tokenizer = made.tokenizer

@@ -6,7 +6,6 @@ import math
 from itertools import pairwise
 from random import Random
 
-import pytest
 import torch
 
 from formers.core import IGNORED
@@ -16,13 +15,13 @@ from formers.data.tasks import EXERCISES, Exercise, Strings, Vectors, open_strin
 from formers.data.tasks.agreement import NOUNS
 from formers.data.tasks.exercise import BOUNDS, FEW, PARTS, Held
 from formers.data.tasks.naming import mark, written
-from helpers import refused
+from helpers import refused, sweep
 
 SMALL = {"rows": 60}
 STRINGS = [forms.strings(**SMALL) for forms in EXERCISES.values()]
 VECTORS = [forms.vectors(**SMALL) for forms in EXERCISES.values() if forms.vectors is not None]
-OF_TEXT = pytest.mark.parametrize("exercise", STRINGS, ids=lambda e: e.name)
-OF_VECTORS = pytest.mark.parametrize("exercise", VECTORS, ids=lambda e: e.name)
+OF_TEXT = sweep("exercise", STRINGS)
+OF_VECTORS = sweep("exercise", VECTORS)
 
 # NOR, Q and not P, P and not Q, XOR, NAND, AND, XNOR, P -> Q, Q -> P, OR
 GATES = [
@@ -113,9 +112,7 @@ def test_rows_of_text_are_a_function_of_their_keys(exercise: Strings) -> None:
     assert drawn != [other.trained(3, 5, row) for row in range(9)]
 
 
-@pytest.mark.parametrize(
-    "data", ["task:addition,digits=2,test_digits=2", "task:copy,length=4,test_length=4", "task:parity,bits=11,test_bits=11"]
-)
+@sweep("data", ["task:addition,digits=2,test_digits=2", "task:copy,length=4,test_length=4", "task:parity,bits=11,test_bits=11"])
 def test_no_row_stands_in_two_parts_where_there_are_many(data: str) -> None:
     exercise = open_strings(data).replace(rows=300)
     many = [size for size in exercise.span("train") if exercise.count(size) >= FEW]
@@ -263,7 +260,7 @@ def test_sorted_vectors_name_the_places_in_order() -> None:
     assert math.isclose(float(values[values != 0].std()), 1.0, abs_tol=0.05)
 
 
-@pytest.mark.parametrize("exercise", [*STRINGS, *VECTORS], ids=lambda e: type(e).__name__)
+@sweep("exercise", [*STRINGS, *VECTORS])
 def test_what_is_written_opens_the_same_again(exercise: Exercise) -> None:
     open_one = open_vectors if isinstance(exercise, Vectors) else open_strings
     assert open_one(written(exercise)) == exercise
@@ -273,7 +270,7 @@ def test_what_is_written_opens_the_same_again(exercise: Exercise) -> None:
     assert len({mark(exercise), mark(exercise.replace(rows=61)), mark(exercise.replace(seed=2))}) == 3
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("data", "words"),
     [
         ("task:additon", ("task:additon", "addition")),
@@ -301,7 +298,7 @@ def test_what_makes_no_task_is_refused(data: str, words: tuple[str, ...]) -> Non
         open_strings(data)
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("data", "words"),
     [
         ("task:copy", ("task:copy", "task:parity")),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from formers.data import Streams
+from helpers import sweep
 
 STREAM = torch.arange(1000)
 
 
-@pytest.mark.parametrize("size", [1, 4, 7])
-@pytest.mark.parametrize("length", [1, 16, 33])
+@sweep("size", [1, 4, 7])
+@sweep("length", [1, 16, 33])
 def test_rows_go_on_where_they_ended_unless_they_are_fresh(size, length):
     data, before = Streams({"train": STREAM}, length), None
     steps = 999 // size // length
@@ -38,16 +38,16 @@ def test_every_epoch_begins_at_another_place():
     assert data.train_batch(4, 0, 0)["tokens"].tolist() != data.train_batch(4, 1, 0)["tokens"].tolist()
 
 
-@pytest.mark.parametrize(("count", "size"), [(2, 4), (5, 4), (40, 4), (65, 4)])
+@sweep(("count", "size"), [(2, 4), (5, 4), (40, 4), (65, 4)])
 def test_a_short_text_makes_short_segments(count, size):
     batch = Streams({"train": torch.arange(count)}, 16).train_batch(size, 0, 3)
     assert batch["targets"].equal((batch["tokens"] + 1) % count)
     assert batch["tokens"].shape == (size, min(16, max(1, (count - 1) // size)))
 
 
-@pytest.mark.parametrize("count", [2, 3, 17, 100, 129, 1000])
-@pytest.mark.parametrize("size", [1, 3, 8])
-@pytest.mark.parametrize("length", [1, 16, 64])
+@sweep("count", [2, 3, 17, 100, 129, 1000])
+@sweep("size", [1, 3, 8])
+@sweep("length", [1, 16, 64])
 def test_evaluation_judges_every_token_but_the_first_once_in_lanes_that_continue(count, size, length):
     batches = list(Streams({"valid": torch.arange(count)}, length).eval_batches(size))
     rows = min(size, count - 1)

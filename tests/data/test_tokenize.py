@@ -6,13 +6,12 @@ import ast
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from formers.data import BPE, Bytes, Characters, Tokenizer
 from formers.data.bpe import PIECE, recut, train_bpe
-from helpers import refused
+from helpers import refused, sweep
 
 NASTY = [
     "",
@@ -29,8 +28,8 @@ ALPHABET = Characters(characters="".join(sorted({c for text in NASTY for c in te
 ALL = [Bytes(specials=("begin", "end")), ALPHABET, BYTE_PAIRS]
 
 
-@pytest.mark.parametrize("tokenizer", ALL, ids=lambda t: type(t).__name__)
-@pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
+@sweep("tokenizer", ALL)
+@sweep("text", NASTY)
 def test_every_text_comes_back(tokenizer, text):
     ids = tokenizer.encode(text)
     assert all(0 <= i < tokenizer.plain for i in ids)
@@ -46,7 +45,7 @@ def test_byte_pairs_bring_back_any_text(text):
     assert BYTE_PAIRS.decode(BYTE_PAIRS.encode(text)) == text
 
 
-@pytest.mark.parametrize("tokenizer", ALL, ids=lambda t: type(t).__name__)
+@sweep("tokenizer", ALL)
 def test_a_tokenizer_survives_json_and_can_be_a_key(tokenizer):
     again = Tokenizer.read(tokenizer.model_dump(mode="json"))
     assert again == tokenizer
@@ -54,7 +53,7 @@ def test_a_tokenizer_survives_json_and_can_be_a_key(tokenizer):
     assert again.encode("plain") == tokenizer.encode("plain")
 
 
-@pytest.mark.parametrize("tokenizer", ALL, ids=lambda t: type(t).__name__)
+@sweep("tokenizer", ALL)
 def test_a_stream_has_the_ids_of_the_whole_text_however_it_is_cut(tokenizer):
     text = "plain words and\nlines " * 3000 + "y" * 40_000
     wanted = tokenizer.encode(text)
@@ -107,7 +106,7 @@ def test_byte_pairs_are_as_many_as_asked_for_and_shorten_the_text():
         train_bpe([LEARN], 257, ("begin", "end"))
 
 
-@pytest.mark.parametrize("definition", ["", "{}", '{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}'])
+@sweep("definition", ["", "{}", '{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}'])
 def test_a_definition_that_is_none_is_refused(definition):
     with refused("definition"):
         BPE(definition=definition)

@@ -24,7 +24,7 @@ from formers.patterns import Full, Local, Strided
 from formers.position import Coordinate, NoPosition, PerLayer
 from formers.residual import Bare, PreNorm
 from formers.score import DynamicSpan, Relative
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 DEEP = Adaptive(layers=5, epsilon=0.05)
 PLAIN = formers.spec("decoder", vocab=11, dim=16, heads=2, layers=1, hidden=24, length=32, norm="post").replace(depth=DEEP)
@@ -124,7 +124,7 @@ def by_hand(stack: Stack, x: Tensor, act: str) -> tuple[Tensor, Tensor]:
     return stack.final(torch.stack(y)[None]), torch.stack(cost)
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("name", "act"),
     [
         *((name, "graves") for name in ("causal", "full", "pre", "bare", "told the step", "told the step, full", "told the step, pre")),
@@ -168,7 +168,7 @@ def test_a_large_bias_is_one_plain_step() -> None:
             assert torch.equal(model(tokens).logits, once(tokens).logits)
 
 
-@pytest.mark.parametrize("name", SPECS)
+@sweep("name", SPECS)
 @torch.no_grad()
 def test_skipping_equals_masking(name: str) -> None:
     model, tokens = made(SPECS[name]), torch.randint(11, (4, 13))
@@ -190,7 +190,7 @@ def test_skipping_equals_masking(name: str) -> None:
                 close(skipped.losses[term], masked.losses[term])
 
 
-@pytest.mark.parametrize("name", ["full", "causal"])
+@sweep("name", ["full", "causal"])
 @torch.no_grad()
 def test_what_has_halted_is_not_computed(name: str) -> None:
     model, tokens = made(SPECS[name]), torch.randint(11, (4, 40))
@@ -270,7 +270,7 @@ def test_what_a_watch_is_shown() -> None:
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize(
+@sweep(
     "wrong",
     [{"epsilon": 0.0}, {"epsilon": 1.0}, {"epsilon": -0.1}, {"layers": 0}, {"ponder": -1.0}, {"act": "x"}, {"bias": NAN}, {"ponder": INF}],
 )
@@ -289,7 +289,7 @@ def test_unscaled_attention_skips_too() -> None:
     close(*found)
 
 
-@pytest.mark.parametrize("name", ["full", "causal", "told the step", "told the step, full"])
+@sweep("name", ["full", "causal", "told the step", "told the step, full"])
 @torch.no_grad()
 def test_keys_of_tokens_that_stay_are_made_once(name: str) -> None:
     """Behind the first step where somebody has halted, keys and values are made of those alone that took the step before."""

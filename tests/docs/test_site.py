@@ -25,6 +25,7 @@ pytest.importorskip("material", reason="the site needs the extra docs: `make set
 pytest.importorskip("latex2mathml", reason="the site needs the extra docs: `make setup` installs it")
 
 from docsite import equations, formulas, links, markup, reference, repository
+from helpers import sweep
 
 ROOT = Path(__file__).parents[2]
 NAMES = re.findall(r"^### (E\d+)", (ROOT / "EQUATIONS.md").read_text(encoding="utf-8"), re.MULTILINE)
@@ -151,7 +152,7 @@ def test_the_navigation_lists_every_guide_by_itself(site: Path) -> None:
     assert [further.index(path) for path in repository.guides()] == sorted(further.index(path) for path in repository.guides())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@sweep("name", NAMES)
 def test_an_equation_has_its_formula_and_its_code_and_the_code_leads_back(site: Path, name: str) -> None:
     text = section(site, name)
     assert "<math" in text

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 import formers
+from helpers import sweep
 
 ROOT = Path(__file__).parents[2]
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -98,10 +99,12 @@ def run_documents(paths: list[Path]) -> int:
     return failed
 
 
-def test_every_snippet_runs(tmp_path: Path) -> None:
-    source = str(Path(formers.__file__).parents[1])  # the tree under test, whatever else is installed
+@pytest.mark.parametrize("paths", [GUIDES[:2], pytest.param(GUIDES[2:], marks=pytest.mark.slow)], ids=["README and CONTRIBUTING", "docs"])
+def test_every_snippet_runs(tmp_path: Path, paths: list[Path]) -> None:
+    tree = (Path(formers.__file__).parents[1], Path(__file__).parents[1])  # the tree under test, whatever else is installed
+    source = os.pathsep.join(map(str, tree))
     environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
-    line = [sys.executable, __file__, *map(str, GUIDES)]
+    line = [sys.executable, __file__, *map(str, paths)]
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, check=False, encoding="utf-8")
     assert done.returncode == 0, done.stderr
 
@@ -123,7 +126,7 @@ def test_a_wrong_snippet_fails_at_its_line_and_the_others_still_run(
     assert "no-such-verb ended in 2" in told
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=lambda p: p.name)
+@sweep("path", GUIDES)
 def test_a_guide_has_code_and_a_mark_stands_before_commands_only(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert any(b.kind == "python" for b in blocks(text))
@@ -153,14 +156,14 @@ def test_the_readme_names_the_two_commands_and_no_machine() -> None:
     assert re.search(r"/home/|/root/|/tmp/|index-url|pypi", readme, re.IGNORECASE) is None
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+@sweep("path", DOCUMENTS)
 def test_every_relative_link_leads_to_a_file(path: Path) -> None:
     prose = re.sub(r"`[^`\n]*`", "", FENCED.sub("", path.read_text(encoding="utf-8")))
     links = [link.partition("#")[0] for link in LINK.findall(prose) if not re.match(r"[a-z]+:", link)]
     assert [link for link in links if link and not (path.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("name", [n for n in dir(formers) if not n.startswith("_")])
+@sweep("name", [n for n in dir(formers) if not n.startswith("_")])
 def test_every_public_name_explains_itself(name: str) -> None:
     doc = getattr(formers, name).__doc__
     assert doc, f"formers.{name} has no docstring"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import formers
@@ -12,7 +11,7 @@ from formers.model import build, respecified
 from formers.patterns import Strided
 from formers.position import Coordinate
 from formers.residual import Bare
-from helpers import refused
+from helpers import refused, sweep
 
 WHOLE = formers.spec("decoder", vocab=11, dim=16, heads=4, layers=2, hidden=24, length=16)
 UNIVERSAL = formers.spec("universal-transformer", vocab=11, dim=16, heads=4, steps=2, hidden=24, length=16)
@@ -27,8 +26,8 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("name", ABLATIONS)
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@sweep("name", ABLATIONS)
+@sweep("norm", ["pre", "post"])
 def test_an_ablation_changes_what_it_names(name, norm):
     whole = formers.spec("decoder", vocab=11, dim=16, heads=4, layers=2, hidden=24, length=16, norm=norm)
     spec = ABLATIONS[name](whole)
@@ -40,8 +39,8 @@ def test_an_ablation_changes_what_it_names(name, norm):
     assert torch.isfinite(out.loss)
 
 
-@pytest.mark.parametrize("name", ["mask", "residual", "norm", "scaling"])
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@sweep("name", ["mask", "residual", "norm", "scaling"])
+@sweep("norm", ["pre", "post"])
 def test_what_stays_begins_with_the_same_weights(name, norm):
     whole = formers.spec("decoder", vocab=11, dim=16, heads=4, layers=3, hidden=24, length=16, norm=norm)
     started = []
@@ -56,7 +55,7 @@ def test_what_stays_begins_with_the_same_weights(name, norm):
         assert value.equal(before[key]), key
 
 
-@pytest.mark.parametrize("name", ABLATIONS)
+@sweep("name", ABLATIONS)
 def test_nothing_is_taken_away_twice(name):
     with refused("decoder has", "leave this ablation out"):
         ABLATIONS[name](ABLATIONS[name](WHOLE))

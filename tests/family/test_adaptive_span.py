@@ -11,7 +11,7 @@ from formers.memory import Recurrence
 from formers.patterns import Local
 from formers.residual import PostNorm
 from formers.score import DynamicSpan, FixedSpan, Span
-from helpers import refused
+from helpers import refused, sweep
 
 TINY: dict[str, Any] = {"vocab": 10, "dim": 16, "heads": 2, "layers": 1}
 
@@ -33,7 +33,7 @@ def test_the_base_is_the_authors_enwik8() -> None:
     assert formers.build(spec).parameter_count() == pytest.approx(38e6, rel=0.03)
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("options", "words"),
     [
         ({"span": 20, "memory": 19}, ("span=20", "memory=19")),

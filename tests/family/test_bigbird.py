@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import formers
@@ -10,7 +9,7 @@ from formers.heads import Classify, MaskedLM, NoHead
 from formers.inspect import explain_facts
 from formers.inspect.explain import subject
 from formers.patterns import BigBird, Causal, Globals
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 TINY = {"vocab": 11, "dim": 16, "heads": 2, "layers": 2, "hidden": 24, "dropout": 0.0}
 BLOCK = 4
@@ -50,7 +49,7 @@ def test_what_cannot_work_is_one_sentence() -> None:
             formers.spec("bigbird", **{name: -1}, **TINY)
 
 
-@pytest.mark.parametrize("wide", [{"window": 99}, {"global_blocks": 99}, {"random_blocks": 99}, {"block": 4096}], ids=str)
+@sweep("wide", [{"window": 99}, {"global_blocks": 99}, {"random_blocks": 99}, {"block": 4096}])
 @torch.no_grad()
 def test_where_its_blocks_cover_the_row_it_is_the_encoder(wide: dict[str, int]) -> None:
     full, sparse = formers.create("encoder", **TINY).double().eval(), formers.create("bigbird", **wide, **TINY).double().eval()
@@ -61,7 +60,7 @@ def test_where_its_blocks_cover_the_row_it_is_the_encoder(wide: dict[str, int]) 
     close(sparse(x, mask=mask).logits[mask], full(x, mask=mask).logits[mask])
 
 
-@pytest.mark.parametrize("extra", [0, 3])
+@sweep("extra", [0, 3])
 @torch.no_grad()
 def test_every_length_beside_a_longer_row(extra: int) -> None:
     model = formers.create("bigbird", block=BLOCK, window=1, random_blocks=1, extra=extra, **TINY).double().eval()

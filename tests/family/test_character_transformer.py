@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import formers
@@ -15,12 +14,12 @@ from formers.inspect.parameters import weightless
 from formers.position import PerLayer, Sinusoidal
 from formers.residual import PostNorm
 from formers.training.config import Settings
-from helpers import refused
+from helpers import refused, sweep
 
 TINY = {"vocab": 11, "dim": 16, "heads": 2, "layers": 3, "length": 16}
 
 
-@pytest.mark.parametrize(("preset", "layers", "training", "inference"), [("base", 64, 235, 219), ("t12", 12, 44, 41)])
+@sweep(("preset", "layers", "training", "inference"), [("base", 64, 235, 219), ("t12", 12, 44, 41)])
 def test_presets_have_the_papers_number_of_parameters(preset, layers, training, inference):
     model = weightless(formers.spec("character-transformer", preset=preset, vocab=256))
     assert round(model.parameter_count() / 1e6) == training

@@ -15,7 +15,7 @@ from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.patterns import Alternate, Blocks, Causal, Full, Local
 from formers.position import Axial, Sinusoidal
 from formers.residual import PreNorm, Reversible
-from helpers import close, one_sentence, refused
+from helpers import close, one_sentence, refused, sweep
 
 TINY = {"vocab": 11, "dim": 16, "heads": 2, "layers": 4, "hidden": 24, "length": 32, "chunk": 8}
 
@@ -68,7 +68,7 @@ def test_its_presets_are_the_papers_and_those_of_the_authors_code() -> None:
     kinds = [type(trax.attention.at(layer)).__name__ for layer in range(12)]
     assert kinds.count("LSH") == 3
     assert kinds[2] == "LSH"
-    assert trax.residual == Reversible(ends="concat")
+    assert trax.residual == Reversible(ends="concat", epsilon=1e-6)
     assert (wmt.encoder.depth.steps, wmt.depth.steps, wmt.dim) == (6, 6, 512)
     assert wmt.encoder.attention == wmt.attention == DotProduct(bias=False)
 
@@ -92,7 +92,7 @@ WRONG: list[tuple[dict[str, object], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), WRONG, ids=[str(options) for options, _ in WRONG])
+@sweep(("options", "words"), WRONG)
 def test_what_cannot_work_is_one_sentence(options: dict[str, object], words: tuple[str, ...]) -> None:
     with refused(*words):
         formers.create("reformer", **{**TINY, **options})

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 
 import formers
-from formers.inspect.cost import Costs
+from formers.inspect.parameters import weightless
 from formers.patterns import Alternate, Blocks, Column, Fixed, Local, PerHead, Strided, Summary
 from formers.position import Grid
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 TINY = {"vocab": 11, "dim": 16, "heads": 4, "layers": 2, "length": 64}
 
 
-@pytest.mark.parametrize(("preset", "millions"), [("base", 95), ("cifar10", 59), ("imagenet64", 152)])
+@sweep(("preset", "millions"), [("base", 95), ("cifar10", 59), ("imagenet64", 152)])
 def test_presets_have_the_papers_number_of_parameters(preset, millions):
-    costs = Costs(formers.spec("sparse-transformer", preset=preset, vocab=256))
-    assert round(costs.model.parameter_count() / 1e6) == millions
+    model = weightless(formers.spec("sparse-transformer", preset=preset, vocab=256))
+    assert round(model.parameter_count() / 1e6) == millions
 
 
 def test_parts_are_spread_by_layers_merged_or_by_heads():
@@ -88,7 +87,7 @@ def test_bad_sizes_are_refused():
         create(use="both")
 
 
-@pytest.mark.parametrize("use", ["interleaved", "merged", "heads"])
+@sweep("use", ["interleaved", "merged", "heads"])
 def test_the_first_loss_is_that_of_guessing(use):
     model = formers.create("sparse-transformer", **TINY, use=use).double()
     tokens = torch.randint(11, (2, 65))

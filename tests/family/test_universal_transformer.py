@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from formers.patterns import Causal, Full
 from formers.position import Coordinate, NoPosition, PerLayer, sinusoid
 from formers.residual import PreNorm
 from formers.score import Relative
-from helpers import close, gradients, refused
+from helpers import close, gradients, refused, sweep
 
 TINY = {"vocab": 11, "dim": 16, "heads": 2, "hidden": 24, "length": 12, "steps": 4}
 
@@ -57,8 +56,8 @@ def test_it_is_the_papers_loop() -> None:
         close(a, b)
 
 
-@pytest.mark.parametrize("transition", ["dense", "conv"])
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@sweep("transition", ["dense", "conv"])
+@sweep("norm", ["post", "pre"])
 def test_fixed_steps_are_a_stack_of_tied_layers_that_is_fed_the_signal(transition: str, norm: str) -> None:
     model = unlike(formers.create("universal-transformer", **TINY, transition=transition, norm=norm))
     once, spec = model.state_dict(), model.spec
@@ -85,7 +84,7 @@ def test_one_step_is_one_layer_that_is_told_the_time() -> None:
     close(model(x).logits, naive(model, x))
 
 
-@pytest.mark.parametrize("act", ["none", "graves"])
+@sweep("act", ["none", "graves"])
 @torch.no_grad()
 def test_segments_with_a_memory_are_one_long_row(act: str) -> None:
     """As far as the memory reaches: every step sees what the same step made of earlier segments."""
@@ -135,7 +134,7 @@ def test_presets_are_the_papers() -> None:
     assert set(MEMBERS["universal-transformer"].training) == {"", "base", "adaptive", "t2t"}
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("options", "words"),
     [
         ({"layers": 3}, ["layers", "give steps"]),
@@ -156,14 +155,13 @@ def test_presets_are_the_papers() -> None:
         ({"transition": "conv", "activation": "swiglu"}, ["activation", "swiglu"]),
         ({"position": "cordinate"}, ["cordinate"]),
     ],
-    ids=str,
 )
 def test_what_cannot_work_is_refused(options: dict[str, object], words: list[str]) -> None:
     with refused(*words):
         formers.create("universal-transformer", **{**TINY, **options})
 
 
-@pytest.mark.parametrize("kind", [{}, {"causal": False}, {"decoder_steps": 2}])
+@sweep("kind", [{}, {"causal": False}, {"decoder_steps": 2}])
 def test_relative_positions_are_told_by_scores_and_the_step_by_coordinates(kind: dict[str, object]) -> None:
     spec = formers.spec("universal-transformer", **TINY, position="relative", clamp=5, step_signal="learned", **kind)
     for stack in (spec, spec.encoder) if spec.encoder is not None else (spec,):
@@ -175,10 +173,10 @@ def test_without_positions_it_is_told_nothing() -> None:
     assert formers.spec("universal-transformer", **TINY, position="none").position == NoPosition()
 
 
-@pytest.mark.parametrize("act", ["graves", "t2t"])
-def test_what_halting_costs_is_told_for_all_steps(act: str) -> None:
+def test_what_halting_costs_is_told_for_all_steps() -> None:
     """On fake tensors, which cannot say who has halted."""
     options = {name: value for name, value in TINY.items() if name != "vocab"}
-    costs = [explain_facts(subject("universal-transformer", 11, None, {**options, "act": word}), [8], 1) for word in ("none", act)]
-    plain, halting = (cost["lengths"][0]["flops_per_token"]["forward"] for cost in costs)
-    assert halting - plain == 4 * 2 * TINY["dim"], "the halting unit, at every step"
+    words = ("none", "graves", "t2t")
+    costs = [explain_facts(subject("universal-transformer", 11, None, {**options, "act": word}), [8], 1) for word in words]
+    plain, *halting = (cost["lengths"][0]["flops_per_token"]["forward"] for cost in costs)
+    assert [each - plain for each in halting] == [4 * 2 * TINY["dim"]] * 2, "the halting unit, at every step"

@@ -7,12 +7,12 @@ import pickle
 import re
 import struct
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import formers
+from commands import command
 from helpers import one_sentence, refused
 
 SOURCES = Path(formers.__file__).parent
@@ -33,7 +33,7 @@ class Payload:
 
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", "formers", *arguments], capture_output=True, text=True, timeout=60, cwd=folder)
+    done = command(*arguments, cwd=folder)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     one_sentence(done.stderr.strip())

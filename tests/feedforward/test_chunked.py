@@ -10,7 +10,7 @@ import formers
 from formers.core import Range, Sizes, Stream
 from formers.core.slices import by_slices
 from formers.feedforward import Chunked, Dense
-from helpers import Largest, close, gradients
+from helpers import Largest, close, gradients, sweep
 
 SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, steps=1, dropout=0.0, attention_dropout=0.0)
 CHUNK = 4
@@ -35,7 +35,7 @@ def run(module: nn.Module, x: Tensor) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@sweep("activation", ACTIVATIONS)
 def test_values_and_gradients_of_every_length_are_the_dense_ones(activation: str) -> None:
     dense, chunked = pair(activation)
     assert chunked.chunk == CHUNK
@@ -80,7 +80,7 @@ def test_the_backward_pass_drops_what_the_forward_pass_has_dropped() -> None:
         close(slope, other)
 
 
-@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+@sweep("activation", ["gelu", "swiglu"])
 def test_hidden_activations_of_a_slice_only_live_at_once(activation: str) -> None:
     n, hidden, chunk = 512, 256, 32
     sizes = Sizes(**{**SIZES.__dict__, "dim": 16})

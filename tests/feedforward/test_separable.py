@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 from formers.core import Range, Sizes, Stream
 from formers.feedforward import SeparableConv
 from formers.feedforward.separable import SeparableConvTransition
-from helpers import close, gradients
+from helpers import close, gradients, sweep
 
 KERNELS = [(3, 5), (1, 1), (4, 2), (2, 7)]
 
@@ -43,8 +42,8 @@ def oracle(module: SeparableConvTransition, x: Tensor, causal: bool) -> Tensor:
     return windows(inner.clamp(min=0), module.out.depthwise, causal) @ module.out.pointwise.weight.T + module.out.pointwise.bias
 
 
-@pytest.mark.parametrize("kernels", KERNELS, ids=str)
-@pytest.mark.parametrize("causal", [True, False])
+@sweep("kernels", KERNELS)
+@sweep("causal", [True, False])
 def test_values_and_gradients_of_every_length_are_sums_over_windows(kernels: tuple[int, int], causal: bool) -> None:
     module = build(kernels, causal)
     for n in range(1, 10):
@@ -58,8 +57,8 @@ def test_values_and_gradients_of_every_length_are_sums_over_windows(kernels: tup
             close(a, b)
 
 
-@pytest.mark.parametrize("kernels", KERNELS, ids=str)
-@pytest.mark.parametrize("causal", [True, False])
+@sweep("kernels", KERNELS)
+@sweep("causal", [True, False])
 def test_padding_does_not_leak_whatever_stands_there(kernels: tuple[int, int], causal: bool) -> None:
     module, x = build(kernels, causal), torch.randn(3, 8, 6, dtype=torch.float64) * 100
     counts = (8, 3, 1)
@@ -70,7 +69,7 @@ def test_padding_does_not_leak_whatever_stands_there(kernels: tuple[int, int], c
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kernels", KERNELS, ids=str)
+@sweep("kernels", KERNELS)
 def test_a_stream_goes_on_with_padded_and_reset_rows(kernels: tuple[int, int]) -> None:
     module, past, rows = build(kernels, True), None, [torch.zeros(0, 6, dtype=torch.float64) for _ in range(3)]
     for turn in range(12):
@@ -87,7 +86,7 @@ def test_a_stream_goes_on_with_padded_and_reset_rows(kernels: tuple[int, int]) -
             past, rows[turn % 3] = past.reset(torch.arange(3) == turn % 3), rows[turn % 3][:0]
 
 
-@pytest.mark.parametrize(("causal", "place"), [(True, 8), (False, 5)])
+@sweep(("causal", "place"), [(True, 8), (False, 5)])
 def test_no_later_token_is_seen_and_all_of_the_window_is(causal: bool, place: int) -> None:
     module, x = build((3, 5), causal, "gelu"), torch.randn(1, 12, 6, dtype=torch.float64, requires_grad=True)
     y, _ = module(x, Stream(Range(0, 12)), None, 0)

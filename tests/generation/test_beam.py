@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import formers
 from contracts.specimens import CAUSAL, Specimen, subject
 from formers.data import Characters
 from formers.generation import Options, texts
-from helpers import refused
+from helpers import refused, sweep
 
 LETTERS = "abc"
 SPECIALS = ("begin", "end")
@@ -30,9 +31,15 @@ def writer(member: str, seed: int) -> formers.Model:
     return model
 
 
-@torch.no_grad()
 def chance(model: formers.Model, prompt: list[int], ids: tuple[int, ...]) -> float:
-    """log P of ids behind a prompt, in one pass."""
+    """log P of ids behind a prompt."""
+    return _chance(model, tuple(prompt), ids)
+
+
+@cache
+@torch.no_grad()
+def _chance(model: formers.Model, prompt: tuple[int, ...], ids: tuple[int, ...]) -> float:
+    """The same, in one pass, and computed once."""
     if model.spec.encoder is None:
         logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
     else:
@@ -50,8 +57,8 @@ def everything(longest: int) -> list[tuple[int, ...]]:
     return [(*t, 4) for t in inner] + list(itertools.product((0, 1, 2, 3), repeat=longest))
 
 
-@pytest.mark.parametrize("member", ["decoder", "transformer"])
-@pytest.mark.parametrize("penalty", [0.0, 0.6, 2.0])
+@sweep("member", ["decoder", "transformer"])
+@sweep("penalty", [0.0, 0.6, 2.0])
 def test_wide_enough_it_finds_the_best_of_all_texts(member, penalty):
     model, prompt = writer(member, 3), [0, 1, 1]
     ranked = sorted(((score(chance(model, prompt, t), len(t), penalty), t) for t in everything(4)), reverse=True)[:5]
@@ -72,8 +79,8 @@ def naive(model: formers.Model, prompt: list[int], beams: int, longest: int, pen
     return max(ended)[1]
 
 
-@pytest.mark.parametrize("member", ["decoder", "transformer"])
-@pytest.mark.parametrize("beams", [1, 2, 3, 7])
+@sweep("member", ["decoder", "transformer"])
+@sweep("beams", [1, 2, 3, 7])
 def test_it_finds_what_a_naive_search_finds(member, beams):
     for seed in range(6):
         model, prompt = writer(member, seed), [seed % 3, 1]
@@ -104,23 +111,23 @@ def naive_texts(model: formers.Model, prompt: list[int], options: Options) -> li
     return [(list(t[:-1] if w == "end" else t), w) for t, w in zip(best, whys, strict=True)]
 
 
-@pytest.mark.parametrize("member", ["decoder", "transformer"])
+@sweep("member", ["decoder", "transformer"])
 def test_texts_that_end_at_every_place_are_ranked_as_a_naive_search_ranks_them(member):
     """End tokens and stop strings, narrow and wide beams, penalties that favour short and long texts."""
     whys, lengths = set(), set()
-    cases = itertools.product(range(4), [(), ("a",), ("ab", "c"), ("abc",)], [0.0, 0.6, 3.0], [(2, 2), (4, 3), (999, 4)])
-    for seed, stop, penalty, (beams, samples) in cases:
-        model, prompt = writer(member, seed), [0, 1]
+    models, prompt = [writer(member, seed) for seed in range(4)], [0, 1]
+    cases = itertools.product(models, [(), ("a",), ("ab", "c"), ("abc",)], [0.0, 0.6, 3.0], [(2, 2), (4, 3), (999, 4)])
+    for model, stop, penalty, (beams, samples) in cases:
         options = Options(beams=beams, samples=samples, max_new_tokens=3, length_penalty=penalty, stop=stop)
         (found,) = texts(model, [prompt], options)
-        assert [(line.ids, line.why) for line in found] == naive_texts(model, prompt, options), (seed, options)
+        assert [(line.ids, line.why) for line in found] == naive_texts(model, prompt, options), (models.index(model), options)
         whys |= {line.why for line in found}
         lengths |= {len(line.ids) for line in found if line.why != "length"}
     assert whys == {"end", "stop", "length"}
     assert lengths >= {0, 1, 2}
 
 
-@pytest.mark.parametrize("specimen", WRITERS, ids=str)
+@sweep("specimen", WRITERS)
 def test_a_beam_of_one_is_greedy(specimen: Specimen):
     torch.manual_seed(0)
     model = subject(specimen.spec).model  # with no two tokens equally likely

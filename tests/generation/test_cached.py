@@ -7,7 +7,6 @@ logits of the two ways differ by at most LOOSE of the largest logit.
 from __future__ import annotations
 
 import itertools
-from functools import cache
 
 import pytest
 import torch
@@ -15,42 +14,52 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import formers
-from contracts.specimens import CAUSAL, Specimen, Subject, patterns, subject
-from formers import Spec
+from contracts.specimens import CAUSAL, Specimen, Subject, built, patterns, subject
 from formers.generation.reader import Reader
-from helpers import close
+from helpers import close, sweep
 
-MEMBERS = pytest.mark.parametrize("specimen", CAUSAL, ids=str)
+MEMBERS = sweep("specimen", CAUSAL)
 LOOSE = 0.05
-LONGEST = 24
+LONGEST, ROWS = 24, 4
 
 
-@cache
-def built(spec: Spec, dtype: torch.dtype) -> Subject:
-    """One subject a spec and type: hypothesis asks for it again and again."""
-    torch.manual_seed(3)
-    return subject(spec, batch=4, dtype=dtype)
-
-
-rows = st.lists(st.integers(0, LONGEST), min_size=1, max_size=4)
+rows = st.lists(st.integers(0, LONGEST), min_size=1, max_size=ROWS)
 """How many tokens each row of a batch has."""
 cuts = st.sets(st.integers(1, LONGEST - 1))
 
 
 @MEMBERS
 @given(lengths=rows, cuts=cuts, seed=st.integers(0, 99))
-@settings(max_examples=25)
+@settings(max_examples=5)
 @torch.no_grad()
 def test_cached_equals_uncached(specimen: Specimen, lengths: list[int], cuts: set[int], seed: int) -> None:
-    agree(built(specimen.spec, torch.float64), lengths, cuts, seed, 1e-10)
+    agree(built(specimen.spec, ROWS, torch.float64), lengths, cuts, seed, 1e-10)
+
+
+@pytest.mark.slow
+@MEMBERS
+@given(lengths=rows, cuts=cuts, seed=st.integers(0, 99))
+@settings(max_examples=25)
+@torch.no_grad()
+def test_cached_equals_uncached_in_many_splits(specimen: Specimen, lengths: list[int], cuts: set[int], seed: int) -> None:
+    agree(built(specimen.spec, ROWS, torch.float64), lengths, cuts, seed, 1e-10)
 
 
 @MEMBERS
 @given(lengths=rows, cuts=cuts, seed=st.integers(0, 99))
-@settings(max_examples=10)
+@settings(max_examples=4)
 @torch.no_grad()
 def test_cached_equals_uncached_in_bfloat16(specimen: Specimen, lengths: list[int], cuts: set[int], seed: int) -> None:
-    agree(built(specimen.spec, torch.bfloat16), lengths, cuts, seed, None)
+    agree(built(specimen.spec, ROWS, torch.bfloat16), lengths, cuts, seed, None)
+
+
+@pytest.mark.slow
+@MEMBERS
+@given(lengths=rows, cuts=cuts, seed=st.integers(0, 99))
+@settings(max_examples=10)
+@torch.no_grad()
+def test_cached_equals_uncached_in_bfloat16_in_many_splits(specimen: Specimen, lengths: list[int], cuts: set[int], seed: int) -> None:
+    agree(built(specimen.spec, ROWS, torch.bfloat16), lengths, cuts, seed, None)
 
 
 def agree(read: Subject, lengths: list[int], cuts: set[int], seed: int, tolerance: float | None) -> None:
@@ -72,13 +81,11 @@ def agree(read: Subject, lengths: list[int], cuts: set[int], seed: int, toleranc
 
 
 @MEMBERS
-@pytest.mark.parametrize("batch", [1, 3])
+@sweep("batch", [1, 3])
 @torch.no_grad()
 def test_a_reader_gives_the_logits_of_reading_everything_anew(specimen: Specimen, batch: int) -> None:
     """What generation reads with, its window slides included: a model with absolute positions re-reads what is left of its window."""
-    if specimen.spec.vocab is None:
-        pytest.skip("reads no tokens")
-    read = built(specimen.spec, torch.float64).rows(list(range(batch)))
+    read = built(specimen.spec, ROWS).rows(list(range(batch)))
     small = subject(specimen.spec.replace(length=10), batch=batch)
     for model in (read.model, small.model):
         limit = model.spec.position.met(model.spec.length) if model.spec.position.absolute else None
@@ -97,7 +104,7 @@ def test_a_reader_gives_the_logits_of_reading_everything_anew(specimen: Specimen
             tokens = [[*row, token] for row, token in zip(tokens, new, strict=True)]
 
 
-@pytest.mark.parametrize("pattern", [p for p in patterns() if p.is_causal], ids=repr)
+@sweep("pattern", [p for p in patterns() if p.is_causal])
 def test_generation_under_every_causal_pattern_equals_recomputing(pattern) -> None:
     torch.manual_seed(0)
     spec = next(s for s in CAUSAL if s.member == "decoder").spec.replace(pattern=pattern, length=64)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 
 from formers.generation import Options
 from formers.generation.choose import choose, penalised, probabilities, uniforms
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0, -2.0]], dtype=torch.float64)
 
@@ -48,7 +47,7 @@ def test_a_temperature_near_0_takes_the_likeliest():
     assert choose(logits, Options(temperature=0.0), draws) == logits.argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("options", [Options(), Options(temperature=2.0, top_k=4), Options(top_p=0.9, min_p=0.05)])
+@sweep("options", [Options(), Options(temperature=2.0, top_k=4), Options(top_p=0.9, min_p=0.05)])
 def test_draws_follow_the_distribution(options):
     rows = 20_000
     numbers = uniforms(3)
@@ -79,15 +78,13 @@ def test_rows_draw_from_numbers_of_their_own():
     assert all(0 <= u < 1 for u in first)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@sweep("temperature", [0.0, 1.0])
 def test_logits_that_are_no_numbers_are_told(temperature):
     with refused("not finite"):
         choose(torch.tensor([[0.0, float("nan")]]), Options(temperature=temperature), [uniforms(0)])
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+@sweep(("options", "words"), [
         ({"temperature": -0.1}, "temperature=-0.1"), ({"temperature": float("nan")}, "temperature=nan"), ({"top_k": 0}, "top_k=0"),
         ({"top_p": 0.0}, "top_p=0.0"), ({"top_p": 1.1}, "top_p=1.1"), ({"max_new_tokens": -1}, "max_new_tokens=-1"),
         ({"min_p": -0.1}, "min_p=-0.1"), ({"min_p": 1.5}, "min_p=1.5"), ({"repetition_penalty": 0.0}, "repetition_penalty=0.0"),
@@ -95,8 +92,7 @@ def test_logits_that_are_no_numbers_are_told(temperature):
         ({"beams": 2, "samples": 3}, "samples"), ({"beams": 2, "length_penalty": -1.0}, "length_penalty=-1.0"),
         ({"beams": 2, "top_k": 3}, "leave out top_k"), ({"beams": 2, "temperature": 0.5}, "leave out temperature=0.5"),
         ({"top_q": 1}, "did you mean"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_bad_options_are_refused(options, words):
     with refused(words):
         Options(**options)

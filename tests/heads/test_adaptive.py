@@ -18,7 +18,7 @@ from formers.heads.adaptive import chosen_cutoffs
 from formers.model.embedding import AdaptiveEmbedding
 from formers.training.config import Settings
 from formers.training.optim import optimizer
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 VOCAB, TINY = 23, dict(dim=16, heads=2, layers=1, hidden=24, length=8)
 HEADS = [
@@ -31,7 +31,7 @@ HEADS = [
     AdaptiveSoftmax(cutoffs=(5, 9), division=4, tied_projections="none"),
     AdaptiveSoftmax(cutoffs=(5, 9), division=2, tied=False, tied_projections="all"),
 ]
-SWEPT = pytest.mark.parametrize("head", HEADS, ids=repr)
+SWEPT = sweep("head", HEADS)
 
 
 def model_of(head: AdaptiveSoftmax, member: str = "decoder", **options: object) -> Model:
@@ -68,7 +68,7 @@ def oracle(model: Model, hidden: Tensor) -> Tensor:
 
 
 @SWEPT
-@pytest.mark.parametrize("scale", ["input", "output"])
+@sweep("scale", ["input", "output"])
 def test_values_and_gradients_are_those_of_the_equations(head: AdaptiveSoftmax, scale: str) -> None:
     model = model_of(head, embedding_scale=scale)
     tokens, targets = torch.randint(VOCAB, (2, 3, 8)).unbind(0)
@@ -152,6 +152,7 @@ def test_padding_counts_for_nothing():
     close(model(tokens, targets, mask=mask).loss, model(tokens[:, :5], targets[:, :5]).loss)
 
 
+@pytest.mark.slow
 def test_the_distribution_is_the_same_under_torch_compile():
     model = model_of(HEADS[4]).float()
     tokens, targets = torch.randint(VOCAB, (2, 2, 8)).unbind(0)

@@ -7,14 +7,13 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 
 import formers
 from formers.heads import Auxiliary, LanguageModel
 from formers.heads.auxiliary import future
 from formers.memory import NoMemory
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 LAYERS = 4
 TINY = {"vocab": 11, "dim": 16, "heads": 2, "layers": LAYERS, "length": 12}
@@ -52,8 +51,8 @@ def by_hand(model: formers.Model, weights: list[float], targets: int = 2) -> dic
     return {"future": all_of(LAYERS, 2), "intermediate": sum(w * all_of(t + 1, 1) for t, w in enumerate(weights))}
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize(
+@sweep("norm", ["pre", "post"])
+@sweep(
     ("intermediate", "progress", "weights"),
     [
         ("cut-off", 0.0, [1, 1, 1]),
@@ -81,7 +80,7 @@ def test_more_targets_are_further_on():
         close(out.losses[name], value)
 
 
-@pytest.mark.parametrize("progress", [0.0, 0.1, 0.125, 0.2, 0.25, 0.3, 0.375, 0.4, 0.5, 1.0])
+@sweep("progress", [0.0, 0.1, 0.125, 0.2, 0.25, 0.3, 0.375, 0.4, 0.5, 1.0])
 def test_a_layer_s_classifiers_learn_until_its_end_and_no_longer(progress):
     model = made()
     out = step(model, progress)
@@ -179,7 +178,10 @@ def test_checkpointing_changes_nothing():
     assert any(a is None for a in found[0][1])
 
 
+@pytest.mark.slow
 def test_one_compiled_program_has_all_weights_of_the_schedule():
+    from torch._dynamo.testing import CompileCounterWithBackend  # which takes seconds to load
+
     torch._dynamo.reset()
     model, counts = made(), CompileCounterWithBackend("aot_eager")
 

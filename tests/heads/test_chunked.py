@@ -18,7 +18,7 @@ from formers.heads.base import cross_entropy
 from formers.heads.chunked import chunked_cross_entropy
 from formers.inspect.cost import Costs
 from formers.training.score import LastWordScore, MaskedScore
-from helpers import Largest, close, refused
+from helpers import Largest, close, refused, sweep
 
 VOCAB, TINY = 23, dict(dim=16, heads=2, layers=1, hidden=24, length=16)
 HEADS = [
@@ -26,6 +26,8 @@ HEADS = [
     LanguageModel(label_smoothing=0.2),
     LanguageModel(tied=False),
     LanguageModel(tied=False, label_smoothing=0.2),
+    LanguageModel(bias=True, label_smoothing=0.2),
+    LanguageModel(tied=False, bias=True),
     MaskedLM(label_smoothing=0.1),
     Auxiliary(),
 ]
@@ -57,8 +59,8 @@ def slopes(model: Model, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True))
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("head", HEADS, ids=repr)
+@sweep("training", [True, False])
+@sweep("head", HEADS)
 def test_the_loss_and_every_gradient_are_the_plain_heads(head: LanguageModel, training: bool) -> None:
     for chunk, scale in ((1, "input"), (4, "output"), (27, "none"), (100, "output")):
         plain, chunked = (model.train(training) for model in pair(head, chunk, embedding_scale=scale))
@@ -101,12 +103,8 @@ def test_where_no_target_counts_the_loss_and_its_gradients_are_0() -> None:
     assert all(not slope.any() for slope in slopes(chunked, loss))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [torch.full((3, 9), VOCAB), torch.full((3, 9), -1), torch.zeros(3, 8, dtype=torch.long), torch.zeros(3, 9)],
-    ids=["too large", "negative", "shape", "dtype"],
-)
-@pytest.mark.parametrize("grad", [True, False])
+@sweep("wrong", [torch.full((3, 9), VOCAB), torch.full((3, 9), -1), torch.zeros(3, 8, dtype=torch.long), torch.zeros(3, 9)])
+@sweep("grad", [True, False])
 def test_bad_targets_are_refused_as_ever(wrong: Tensor, grad: bool) -> None:
     said = []
     for model in pair(LanguageModel(), 4):
@@ -150,7 +148,7 @@ def test_an_explanation_knows() -> None:
     assert chunked.forward == plain.forward
 
 
-@pytest.mark.parametrize("auto", [False, True], ids=["bf16", "autocast"])
+@sweep("auto", [False, True])
 def test_half_precision_is_no_less_precise_than_the_plain_head(auto: bool) -> None:
     exact_hidden, exact_weight = torch.randn(300, 16, dtype=torch.float64), torch.randn(VOCAB, 16, dtype=torch.float64)
     targets = torch.randint(VOCAB, (300,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -11,7 +10,7 @@ from formers import Model
 from formers.core import IGNORED
 from formers.heads import Tag
 from formers.inspect.cost import example
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 LENGTH = 5
 
@@ -22,8 +21,8 @@ def model(places: int = 1, causal: bool = True) -> Model:
     return formers.build(spec.replace(head=Tag(classes=4, places=places))).double().eval()
 
 
-@pytest.mark.parametrize("places", [1, 3])
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "not causal"])
+@sweep("places", [1, 3])
+@sweep("causal", [True, False])
 def test_logits_are_a_linear_map_of_every_position_and_the_loss_is_the_mean_of_what_counts(places: int, causal: bool) -> None:
     tagger = model(places, causal)
     x, mask = torch.randint(7, (2, LENGTH)), torch.ones(2, LENGTH, dtype=torch.bool)

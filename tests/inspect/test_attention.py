@@ -34,7 +34,7 @@ from formers.inspect import (
 from formers.inspect.attention import SHADES
 from formers.inspect.attention_page import quantised
 from formers.inspect.fonts import drawable, fonts_for
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 BYTES = Bytes(specials=("begin", "end"))
 LABELS = token_labels(BYTES, [256, *"déjà vu x".encode()])
@@ -105,7 +105,7 @@ def test_words_sum_over_keys_and_average_over_queries() -> None:
     close(words.weights.sum(dim=3), torch.ones(2, 3, 4), 1e-5)
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("labels", "words"),
     [
         (["the", "␣cat", "s", "␣", "␣sat", "⏎"], ["the", "cats", "sat", "⏎"]),
@@ -124,7 +124,7 @@ def test_words_reach_from_white_space_to_white_space(labels: list[str], words: l
 # --- of a model
 
 
-@pytest.mark.parametrize("name", ["decoder", "encoder"])
+@sweep("name", ["decoder", "encoder"])
 def test_the_views_of_a_stack_are_its_maps(name: str) -> None:
     model = formers.create(name, vocab=256, dim=16, heads=2, layers=3, length=64)
     (view,) = views_of(model, "déjà\n")
@@ -202,7 +202,7 @@ def unpacked(view: dict) -> Tensor:
     return torch.from_numpy(values / (2 ** view["bits"] - 1)).view(shape)
 
 
-@pytest.mark.parametrize("length", [1, 12, 420])
+@sweep("length", [1, 12, 420])
 def test_the_page_holds_the_weights(length: int) -> None:
     labels = token_labels(Bytes(), b"abc " * (length // 4) + b"x" * (length % 4))
     view = view_of(labels)
@@ -330,7 +330,7 @@ def test_marks_are_the_weights() -> None:
         assert line[::2] == line[1::2]
 
 
-@pytest.mark.parametrize(("columns", "length"), [(80, 70), (60, 300), (20, 40), (80, 1)])
+@sweep(("columns", "length"), [(80, 70), (60, 300), (20, 40), (80, 1)])
 def test_what_does_not_fit_is_pooled_by_its_strongest(columns: int, length: int) -> None:
     view = view_of(["ab"] * length)
     drawing = draw_map(view, 0, columns=columns)
@@ -420,7 +420,7 @@ def test_a_recurrent_encoder_decoder_has_an_alignment_and_no_other_view() -> Non
         find_view(views, "self")
 
 
-@pytest.mark.parametrize("blind", [{"name": "seq2seq", "alignment": "none"}, {"name": "rnn"}], ids=str)
+@sweep("blind", [{"name": "seq2seq", "alignment": "none"}, {"name": "rnn"}])
 def test_what_compares_nothing_has_nothing_to_be_seen(blind: dict[str, str]) -> None:
     model = formers.create(**blind, vocab=258, dim=16, dropout=0.0)
     model.tokenizer = BYTES

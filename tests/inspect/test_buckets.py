@@ -20,7 +20,7 @@ from formers.inspect import buckets_facts, buckets_of, draw_buckets, dropped_sha
 from formers.inspect.bucket_pictures import bucket_names
 from formers.inspect.buckets import figures
 from formers.inspect.moved import Moved
-from helpers import refused
+from helpers import refused, sweep
 
 TEXT = "the quick brown fox jumps over the lazy dog"
 
@@ -48,8 +48,8 @@ def test_the_share_that_chunks_drop_is_counted_by_hand() -> None:
     assert dropped_share(in_order(torch.arange(6, dtype=torch.int32).view(1, 1, 1, 6)), Rules(causal=True, chunk=2)) is None
 
 
-@pytest.mark.parametrize("reach", ["chunk", "bucket"])
-@pytest.mark.parametrize("member", ["decoder", "encoder"])
+@sweep("reach", ["chunk", "bucket"])
+@sweep("member", ["decoder", "encoder"])
 def test_figures_are_those_of_the_meetings(member: str, reach: str) -> None:
     seen = buckets_of(model(member, reach=reach), tokens())
     assert [layer.step for layer in seen.layers] == [0, 1]

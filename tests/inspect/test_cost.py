@@ -15,7 +15,7 @@ from formers.feedforward import Chunked
 from formers.inspect.cost import Costs, allowed_share, example
 from formers.patterns import Causal, Fixed, Local, Strided
 from formers.position import sinusoid
-from helpers import close, refused
+from helpers import close, first_quick, refused, sweep
 
 NEAR = 0.05
 """How far a prediction may be from what is measured."""
@@ -51,7 +51,7 @@ def by_hand(name, n, batch):
     return linear + square, 3 * linear + square * 7 // 2, batch * token, state
 
 
-@pytest.mark.parametrize("name", ["transformer", "encoder", "decoder", LOCAL])
+@sweep("name", ["transformer", "encoder", "decoder", LOCAL])
 def test_formulas_written_by_hand_agree(name):
     batch = 3
     costs = Costs(spec_of(name), batch)
@@ -68,18 +68,19 @@ def test_formulas_written_by_hand_agree(name):
             assert found.state == state
 
 
-@pytest.mark.parametrize("name", ["transformer", "encoder", "decoder", LOCAL])
-def test_real_runs_agree(name):
+@pytest.mark.parametrize("lengths", first_quick([(256,), (64, 1024)]), ids=str)
+@sweep("name", ["transformer", "encoder", "decoder", LOCAL])
+def test_real_runs_agree(name, lengths):
     costs, model = Costs(spec_of(name), 2), formers.build(spec_of(name))
     # The profiler that counts the FLOPs of a real forward pass knows nothing of the kernel that runs the pieces of long local rows.
-    for n in (64, 256, 500 if name == LOCAL else 1024):
+    for n in lengths if name != LOCAL else (min(n, 500) for n in lengths):
         found = measured(model, 2, n)
         for what, figure in predicted(costs, n).items():
             assert figure == pytest.approx(found[what], rel=NEAR), (n, what)
 
 
 def test_the_parts_of_a_decoder():
-    flops = Costs(spec_of("decoder")).at(128).forward.flops
+    flops = Costs(spec_of("decoder")).forward(128).flops
     assert flops == {
         "attention projections": N * 128 * 8 * D * D,
         "attention scores": N * 128 * 128 * 4 * D,
@@ -89,7 +90,7 @@ def test_the_parts_of_a_decoder():
 
 
 def test_the_parts_of_an_encoder_decoder():
-    flops = Costs(spec_of("transformer")).at(32).forward.flops
+    flops = Costs(spec_of("transformer")).forward(32).flops
     assert flops["encoder feed-forward"] == flops["feed-forward"] == N * 32 * 4 * D * F
     assert flops["cross-attention projections"] == flops["attention projections"] == flops["encoder attention projections"]
     assert flops["cross-attention scores"] == flops["attention scores"] == flops["encoder attention scores"] == N * 32 * 32 * 4 * D
@@ -103,13 +104,15 @@ LOW = {
     "key-value": lambda n: n * (4 * D * D + 2 * R * D) + R * 4 * D * D,
     "layerwise": lambda n: n * (4 * D * D + 2 * R * D) + R * 4 * D * D,
 }
+KINDS = [*({"sharing": sharing} for sharing in LOW), {"projection": "mean"}, {"projection": "conv"}]
 
 
-@pytest.mark.parametrize("sharing", LOW)
+@sweep("sharing", LOW)
 def test_the_parts_of_a_linformer(sharing):
     spec = formers.spec("linformer", **SIZES, length=256, rank=R, sharing=sharing)
+    costs = Costs(spec)
     for n in (64, 256):
-        assert Costs(spec).at(n).forward.flops == {
+        assert costs.forward(n).flops == {
             "attention projections": N * LOW[sharing](n),
             "attention scores": N * n * R * 4 * D,
             "feed-forward": N * n * 4 * D * F,
@@ -117,17 +120,20 @@ def test_the_parts_of_a_linformer(sharing):
         }
 
 
-@pytest.mark.parametrize("options", [*({"sharing": s} for s in LOW), {"projection": "mean"}, {"projection": "conv"}], ids=str)
+@pytest.mark.parametrize("options", first_quick(KINDS, 2), ids=str)
 def test_a_linformer_costs_twice_as_much_at_twice_the_length(options):
     short, long = (Costs(formers.spec("linformer", **SIZES, length=n, rank=64, **options), 2).at(n) for n in (2048, 4096))
-    dense = [Costs(formers.spec("encoder", **SIZES), 2).at(n) for n in (2048, 4096)]
     for figure in (lambda c: c.forward.total, lambda c: c.training.total, lambda c: c.training.activations, lambda c: c.training.peak):
         assert figure(long) / figure(short) == pytest.approx(2.0, abs=0.05)
     assert long.forward.scores == 2 * short.forward.scores
-    assert dense[1].forward.scores == 4 * dense[0].forward.scores
 
 
-@pytest.mark.parametrize("options", [*({"sharing": s} for s in LOW), {"projection": "mean"}, {"projection": "conv"}], ids=str)
+def test_an_encoder_s_scores_cost_four_times_as_much_at_twice_the_length():
+    costs = Costs(spec_of("encoder"), 2)
+    assert costs.forward(4096).scores == 4 * costs.forward(2048).scores
+
+
+@pytest.mark.parametrize("options", first_quick(KINDS, 2), ids=str)
 def test_real_runs_of_a_linformer_agree(options):
     spec = formers.spec("linformer", **SIZES, length=256, rank=R, **options)
     costs, model = Costs(spec, 2), formers.build(spec)
@@ -164,7 +170,7 @@ def test_dropped_attention_weights_make_the_matrix_and_the_prediction_knows():
     assert found.peak > 1.5 * Costs(spec_of("decoder")).at(256).training.peak
 
 
-@pytest.mark.parametrize(
+@sweep(
     "spec",
     [
         formers.spec("encoder", **SIZES, classes=3),
@@ -174,7 +180,6 @@ def test_dropped_attention_weights_make_the_matrix_and_the_prediction_knows():
         formers.spec("decoder", **SIZES).replace(depth=formers.depth.Shared(layers=3)),
         formers.spec("transformer", **SIZES, source_vocab=50, tied=False),
     ],
-    ids=str,
 )
 def test_other_parts_are_counted_as_they_run(spec):
     found = Costs(spec, 2).at(48)
@@ -201,7 +206,7 @@ def test_lengths_beyond_the_positions_are_refused():
     assert costs.at(31).decoding is not None
 
 
-@pytest.mark.parametrize("pattern", [Causal(), Local(window=5)])
+@sweep("pattern", [Causal(), Local(window=5)])
 def test_fake_tables_never_meet_real_ones(pattern):
     # Sizes of this test alone, so that neither its tables of positions nor its masks are kept yet.
     spec = formers.spec("decoder", vocab=11, dim=26, heads=2, layers=1).replace(pattern=pattern)
@@ -261,7 +266,7 @@ def test_hashed_attention_is_counted_in_tiles() -> None:
     assert cost.training.total > 3 * cost.forward.total, "both passes, and what is computed again"
 
 
-@pytest.mark.parametrize("cell", ["tanh", "gru", "lstm"])
+@sweep("cell", ["tanh", "gru", "lstm"])
 def test_the_work_of_recurrent_layers_is_counted(cell):
     """Also that of an LSTM, which on a CPU is one operation that torch does not count."""
     gates = {"tanh": 1, "gru": 3, "lstm": 4}[cell]

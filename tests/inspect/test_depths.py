@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
 from formers.inspect.depths import depth_of, depths_from
+from helpers import sweep
 
 X = torch.arange(12.0, dtype=torch.float64).view(3, 4)
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("compute", "wanted"),
     [
         (lambda x: x, 0),
@@ -74,7 +74,7 @@ def test_memory_that_is_used_again_is_not_mistaken_for_what_stood_there():
             assert depths.of(torch.ones(64) * 2) == 0
 
 
-@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+@sweep("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_a_recurrence_of_torch_is_as_deep_as_its_row_is_long(kind):
     module = kind(3, 3, batch_first=True).double()
     few, some, many = (depth_of(lambda x: module(x)[0], torch.randn(1, n, 3, dtype=torch.float64)) for n in (4, 8, 16))

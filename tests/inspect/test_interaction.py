@@ -10,12 +10,12 @@ from formers.cli.options import parse_set
 from formers.family.variants import variant
 from formers.inspect.curves import draw_curves, save_panels
 from formers.inspect.interaction import Growth, growth, interaction, interaction_facts, interaction_panels, readers, small_spec, words_of
-from helpers import refused
+from helpers import refused, sweep
 
 LENGTHS = (16, 32, 64)
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("law", "wanted"),
     [
         (lambda n: 7, "O(1)"),
@@ -40,7 +40,7 @@ def test_growth_of_what_is_never_joined():
     assert growth(LENGTHS, [1, None, None]) is None
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("text", "operations", "path"),
     [
         ("decoder:layers=2", "O(1)", "O(1)"),

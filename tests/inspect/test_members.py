@@ -7,7 +7,6 @@ import io
 import json
 from typing import Any
 
-import pytest
 import torch
 from rich.console import Console, RenderableType
 
@@ -19,9 +18,9 @@ from formers.inspect import describe_member, draw_block, list_members, member_fa
 from formers.inspect.members import member_spec
 from formers.inspect.parameters import PARTS, weightless
 from formers.model import Spec
-from helpers import refused
+from helpers import refused, sweep
 
-NAMES = pytest.mark.parametrize("name", formers.members())
+NAMES = sweep("name", formers.members())
 
 
 def needed(name: str) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def printed(what: RenderableType, width: int = 80) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("specimen", SPECIMENS, ids=str)
+@sweep("specimen", SPECIMENS)
 def test_parts_sum_to_the_parameter_count(specimen: Specimen) -> None:
     model = formers.build(specimen.spec)
     counts = parameter_parts(model)

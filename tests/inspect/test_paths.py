@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import count, product
 
-import pytest
 import torch
 
 import formers
@@ -15,6 +14,7 @@ from formers.core import Range, Stream
 from formers.inspect.paths import NEVER, Paths, distances, paths, stack_links
 from formers.model import Spec, build
 from formers.patterns import Causal, Local
+from helpers import sweep
 
 N = 9
 
@@ -34,8 +34,8 @@ def brute(matrices: list[torch.Tensor], size: int, most: int) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("turns", [1, 3])
+@sweep("seed", range(8))
+@sweep("turns", [1, 3])
 def test_the_search_finds_the_shortest_ways(seed, turns):
     generator = torch.Generator().manual_seed(seed)
     matrices = [torch.rand(6, 6, generator=generator) < 0.2 for _ in range(turns)]
@@ -64,7 +64,7 @@ def test_a_memory_is_read_in_segments():
     assert links[11] == [0] * 4 + [1] * 8
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("options", "wanted"),
     [
         ({"alignment": "none", "bidirectional": False}, 2 * N - 1),  # to the end of the source, into the decoder, to the end of the target
@@ -98,7 +98,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("member", "options"), CASES, ids=str)
+@sweep(("member", "options"), CASES)
 def test_gradients_of_a_layer_flow_where_its_links_say(member, options):
     torch.manual_seed(0)
     spec = formers.spec(member, **SMALL, **{**({} if member == "universal-transformer" else {"layers": 1}), **options})
@@ -131,7 +131,7 @@ def test_hashing_joins_those_who_meet():
     assert bool(meetings(alike, part.rules(False)).all())
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
+@sweep("rounds", [1, 2])
 def test_hashing_that_is_drawn_anew_in_every_layer_joins_all_in_the_end(rounds):
     spec = formers.spec("reformer", vocab=16, dim=16, heads=2, hidden=16, layers=2, chunk=16, length=64, rounds=rounds)
     found = paths(spec, 64)

@@ -18,9 +18,9 @@ from formers.core import Part
 from formers.inspect import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
 from formers.inspect.words import spell
 from formers.patterns import Causal, Full, Local, Pattern
-from helpers import refused
+from helpers import refused, sweep
 
-SWEPT = pytest.mark.parametrize("pattern", patterns(), ids=repr)
+SWEPT = sweep("pattern", patterns())
 
 
 class Halves(Part):
@@ -57,7 +57,7 @@ def read_halves(drawing: str) -> Tensor:
 
 
 @SWEPT
-@pytest.mark.parametrize("length", [1, 2, 17, 32])
+@sweep("length", [1, 2, 17, 32])
 def test_squares_are_the_mask(pattern: Pattern, length: int) -> None:
     drawing = draw_pattern(pattern, length)
     assert torch.equal(read_squares(drawing), pattern.mask(length)[0])
@@ -65,7 +65,7 @@ def test_squares_are_the_mask(pattern: Pattern, length: int) -> None:
 
 
 @SWEPT
-@pytest.mark.parametrize("length", [33, 64])
+@sweep("length", [33, 64])
 def test_half_blocks_are_the_mask(pattern: Pattern, length: int) -> None:
     drawing = draw_pattern(pattern, length)
     read = read_halves(drawing)
@@ -125,11 +125,16 @@ def test_facts_are_the_mask_and_survive_json() -> None:
     assert facts["density"] == 20 / 50
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".PNG"])
+@sweep("pattern", [several[0] for several in PATTERNS.values()])
+def test_every_kind_of_pattern_is_a_picture(pattern: Pattern, tmp_path: Path) -> None:
+    assert_picture(save_pattern(pattern, tmp_path / "picture.svg", 17))
+
+
+@pytest.mark.slow
 @SWEPT
+@sweep("suffix", [".png", ".svg", ".PNG"])
 def test_every_pattern_is_a_picture(pattern: Pattern, suffix: str, tmp_path: Path) -> None:
-    path = save_pattern(pattern, tmp_path / f"picture{suffix}", 17)
-    assert_picture(path)
+    assert_picture(save_pattern(pattern, tmp_path / f"picture{suffix}", 17))
 
 
 def test_a_picture_has_a_panel_for_each_head_that_differs(tmp_path: Path) -> None:
@@ -153,7 +158,7 @@ def test_names_are_those_of_the_patterns_that_options_describe() -> None:
             assert pattern_named(name, json.loads(json.dumps(options))) == pattern
 
 
-@pytest.mark.parametrize("name", ["causal", "Causal", "CAUSAL", "caus-al", "_causal"])
+@sweep("name", ["causal", "Causal", "CAUSAL", "caus-al", "_causal"])
 def test_names_are_read_whatever_their_spelling(name: str) -> None:
     assert pattern_named(name) == Causal()
 

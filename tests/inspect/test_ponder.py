@@ -27,7 +27,7 @@ from formers.inspect.ponder import Flops, Ponder, ponders
 from formers.training import prepare
 from formers.training.evaluate import evaluate
 from formers.training.exact import by_difficulty
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 SIZES: dict[str, Any] = dict(dim=16, heads=2, hidden=24, length=32, steps=5, act="graves", halt_epsilon=0.05)
 NAN = float("nan")
@@ -83,7 +83,7 @@ def test_steps_tell_who_takes_them() -> None:
     assert (unused.mean, unused.lower, unused.running) == (None, None, 0.0)
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": False}, {"decoder_steps": 4}], ids=["causal", "full", "pair"])
+@sweep("options", [{}, {"causal": False}, {"decoder_steps": 4}])
 def test_a_view_has_what_halting_computes(options: dict[str, Any]) -> None:
     model = thinking(**options)
     seen, flops = ponder_of(model, "The cat sat.", "A dog" if options.get("decoder_steps") else None)

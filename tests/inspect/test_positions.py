@@ -13,7 +13,7 @@ import formers
 from formers.inspect import draw_positions, run_table, save_positions, sinusoid_table
 from formers.inspect.positions import LETTERS, SHADES
 from formers.position import sinusoid
-from helpers import refused
+from helpers import refused, sweep
 
 
 def red_less_blue(text: Text, console: Console) -> list[list[float]]:
@@ -38,7 +38,7 @@ def test_colours_follow_the_values() -> None:
     assert torch.equal(shown[clear] > 0, values[clear] > 0)
 
 
-@pytest.mark.parametrize(("encoding", "marks"), [("utf-8", SHADES), ("cp1252", LETTERS)])
+@sweep(("encoding", "marks"), [("utf-8", SHADES), ("cp1252", LETTERS)])
 def test_shades_follow_the_values(encoding: str, marks: str) -> None:
     drawing = draw_positions(sinusoid_table(10, 16), encoding=encoding, colour=False).plain
     assert encoding == "utf-8" or drawing.isascii()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from formers.data import Bytes, Characters
 from formers.data.bpe import train_bpe
 from formers.inspect import token_labels
 from formers.inspect.tokens import label_bytes, plain_label, visible
+from helpers import sweep
 
 NASTY = [
     "plain",
@@ -29,8 +29,8 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize("tokenizer", ALL, ids=lambda t: type(t).__name__)
-@pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
+@sweep("tokenizer", ALL)
+@sweep("text", NASTY)
 def test_labels_can_be_read_back_and_seen(tokenizer, text) -> None:
     ids = tokenizer.encode(text)
     labels = token_labels(tokenizer, ids)

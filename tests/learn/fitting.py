@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from formers import Model, State
-from formers.core import Settles
 
 Batch = dict[str, Tensor]
 
@@ -17,15 +16,12 @@ def fit(model: Model, batches: Callable[[], Batch], steps: int, rate: float = 3e
     """Trains a model on batches of keyword arguments with Adam, a warm-up and a decay to 0, and leaves it in evaluation mode."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.15)
-    settling = [part for part in model.modules() if isinstance(part, Settles)]
     model.train()
     for _ in range(steps):
         optimizer.zero_grad()
         model(**batches()).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        for part in settling:
-            part.settle()
         schedule.step()
     model.eval()
 

@@ -11,7 +11,7 @@ from torch import nn
 import formers
 from contracts.specimens import FIRST, Specimen, subject
 from formers.inspect.cost import Costs
-from helpers import close
+from helpers import close, sweep
 
 SMALL = {"vocab": 11, "dim": 16, "heads": 2, "layers": 3, "length": 32}
 
@@ -48,15 +48,15 @@ def lively(model):
     return model
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("rates", [{"dropout": 0.3}, {"dropout": 0.1, "attention_dropout": 0.3}], ids=str)
+@sweep("bf16", [False, True])
+@sweep("rates", [{"dropout": 0.3}, {"dropout": 0.1, "attention_dropout": 0.3}])
 def test_gradients_are_the_same_to_the_bit_with_dropout(rates, bf16):
     model = lively(formers.create("sparse-transformer", **{**SMALL, "length": 640, **rates}, stride=32, summary=4, use="interleaved"))
     tokens = torch.randint(11, (2, 641))
     same(model, {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}, bf16=bf16)
 
 
-@pytest.mark.parametrize("bf16", [False, True])
+@sweep("bf16", [False, True])
 def test_steps_of_one_block_draw_the_same_starts_and_dropout_again(bf16):
     options = {"vocab": 11, "dim": 16, "heads": 2, "steps": 3, "length": 32, "transition": "conv", "act": "graves"}
     model = lively(formers.create("universal-transformer", **options, offset=50, dropout=0.2))
@@ -65,7 +65,7 @@ def test_steps_of_one_block_draw_the_same_starts_and_dropout_again(bf16):
     assert set(out.losses) == {"cross_entropy", "ponder"}
 
 
-@pytest.mark.parametrize("specimen", FIRST, ids=str)
+@sweep("specimen", FIRST)
 def test_every_member_can(specimen: Specimen) -> None:
     read = subject(specimen.spec.replace(dropout=0.2), batch=2)
     batch = {"targets": read.targets(9), "mask": torch.tensor([[True] * 9, [True] * 5 + [False] * 4])}
@@ -132,6 +132,7 @@ def test_it_is_no_part_of_the_spec_and_is_not_saved(tmp_path):
     assert not loaded.stack.checkpointing
 
 
+@pytest.mark.slow
 def test_compiled_steps_can():
     torch._dynamo.reset()
     model = lively(formers.create("decoder", **SMALL))

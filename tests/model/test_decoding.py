@@ -19,11 +19,11 @@ from contracts.specimens import MEMBERS, Subject, subject
 from formers import State
 from formers.attention import multihead, sdpa
 from formers.core import Cache, Comb
-from formers.core.state import SLACK
+from formers.core.cache import SLACK
 from formers.core.stored import join_rows, pack, unpack
 from formers.depth import Stacked
 from formers.patterns import Alternate, Column, Fixed, Local, Pattern, PerHead, Strided, Summary
-from helpers import close, gradients
+from helpers import close, gradients, sweep
 
 LENGTH = 150
 GAPS = [
@@ -36,8 +36,8 @@ GAPS = [
     Alternate(*Fixed(stride=8, summary=2).parts()),
 ]
 ALL_KEPT = [Strided(stride=6), Column(stride=5), PerHead(*Strided(stride=6).parts()), Alternate(*Strided(stride=6).parts())]
-SWEPT = pytest.mark.parametrize("pattern", [*GAPS, *ALL_KEPT], ids=repr)
-WITH_GAPS = pytest.mark.parametrize("pattern", GAPS, ids=repr)
+SWEPT = sweep("pattern", [*GAPS, *ALL_KEPT])
+WITH_GAPS = sweep("pattern", GAPS)
 
 
 def reader(pattern: Pattern, batch: int = 2, **changes: object) -> Subject:
@@ -86,7 +86,7 @@ def test_memory_is_bounded(pattern: Pattern) -> None:
     assert any(isinstance(cache.positions, Comb) for cache in caches(state)), "nothing was forgotten"
 
 
-@pytest.mark.parametrize(("stride", "summary", "subblocks"), [(64, 8, 1), (100, 10, 2), (4, 1, 1)])
+@sweep(("stride", "summary", "subblocks"), [(64, 8, 1), (100, 10, 2), (4, 1, 1)])
 @torch.no_grad()
 def test_fixed_holds_the_summaries_and_the_open_block(stride: int, summary: int, subblocks: int) -> None:
     read = reader(Fixed(stride=stride, summary=summary, subblocks=subblocks), batch=1, length=1000, depth=Stacked(layers=1))
@@ -182,7 +182,8 @@ def test_gradients_are_those_over_all_keys(pattern: Pattern, monkeypatch: pytest
         close(read(x[:, 38:], state=one.state).logits.detach(), read(x).logits[:, 38:].detach())
 
 
-@pytest.mark.parametrize("pattern", [Fixed(stride=4, summary=1), PerHead(*Strided(stride=4).parts())], ids=repr)
+@pytest.mark.slow
+@sweep("pattern", [Fixed(stride=4, summary=1), PerHead(*Strided(stride=4).parts())])
 @torch.no_grad()
 def test_tokens_compile_into_one_graph(pattern: Pattern) -> None:
     torch._dynamo.reset()
@@ -237,5 +238,7 @@ def test_generation_with_beams_and_a_sliding_window(pattern: Pattern, monkeypatc
     assert found[0].tolist() == row[0].tolist()
     assert torch.equal(formers.generate(read.model, prompt, max_new_tokens=9, beams=1), row[:, :39])
     best = formers.generate(read.model, prompt, max_new_tokens=9, beams=3)
-    monkeypatch.setattr(multihead, "leave_behind", lambda cache, pattern, stream, reach: cache.detach())
-    assert torch.equal(best, formers.generate(read.model, prompt, max_new_tokens=9, beams=3)), "it matters what was forgotten"
+    with monkeypatch.context() as forgetting:
+        forgetting.setattr(multihead, "leave_behind", lambda cache, pattern, stream, reach: cache.detach())
+        again = formers.generate(read.model, prompt, max_new_tokens=9, beams=3)
+    assert torch.equal(best, again), "it matters what was forgotten"

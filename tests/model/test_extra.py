@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import formers
 from formers.heads import NoHead
 from formers.patterns import BigBird, Full, Globals, Local, Pattern
 from formers.position import Learned
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 VOCAB, EXTRA = 11, 3
 PLAIN = formers.spec("encoder", vocab=VOCAB + EXTRA, dim=16, heads=2, layers=2, hidden=24, dropout=0.0, position="none")
 SPARSE = Globals(tokens=EXTRA) | BigBird(block=2, window=1, global_blocks=0, random_blocks=1)
 
 
-@pytest.mark.parametrize("pattern", [Full(), SPARSE, Globals(tokens=EXTRA) | Local(window=2, causal=False)], ids=repr)
+@sweep("pattern", [Full(), SPARSE, Globals(tokens=EXTRA) | Local(window=2, causal=False)])
 @torch.no_grad()
 def test_they_are_tokens_that_nobody_gave(pattern: Pattern) -> None:
     """With their vectors in the table, and their ids before every row, a model without them computes the same."""

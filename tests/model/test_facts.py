@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import formers
 from formers import Model
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 SIZES = {"vocab": 11, "classes": 3, "dim": 16, "heads": 2, "layers": 1, "length": 8, "dropout": 0.0}
 
@@ -19,7 +18,7 @@ def reader(fact: int = 4, **options: object) -> Model:
     return model
 
 
-@pytest.mark.parametrize("scale", ["input", "none"])
+@sweep("scale", ["input", "none"])
 @torch.no_grad()
 def test_it_is_the_equation_word_by_word(scale: str) -> None:
     model = reader(embedding_scale=scale)

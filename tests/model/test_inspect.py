@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import formers
@@ -14,13 +13,13 @@ from formers.feedforward import NoFeedForward
 from formers.heads import LanguageModel
 from formers.patterns import Causal, Local
 from formers.score import Span
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 SEQ2SEQ = [s for s in SPECIMENS if s.spec.encoder is not None]
 STACKS = [s for s in SPECIMENS if s.spec.encoder is None]
 
 
-@pytest.mark.parametrize("specimen", STACKS, ids=str)
+@sweep("specimen", STACKS)
 def test_maps_of_every_layer_and_head_sum_to_one_over_what_the_pattern_allows(specimen):
     seat = subject(specimen.spec)
     x = seat.input(7)
@@ -63,7 +62,7 @@ def test_the_maps_are_those_that_the_output_is_made_of():
         close(model.inspect(tokens).norms["attention"][0], attention.merge(a @ v).float().norm(dim=-1), 1e-5)
 
 
-@pytest.mark.parametrize("specimen", STACKS, ids=str)
+@sweep("specimen", STACKS)
 def test_a_padded_row_shows_what_the_row_alone_shows(specimen):
     seat = subject(specimen.spec, batch=2)
     x = seat.input(8)
@@ -80,7 +79,7 @@ def test_a_padded_row_shows_what_the_row_alone_shows(specimen):
     close(padded.norms["stream"][:, 1, real], alone.norms["stream"][:, 0], 1e-4)
 
 
-@pytest.mark.parametrize("specimen", SEQ2SEQ, ids=str)
+@sweep("specimen", SEQ2SEQ)
 def test_an_encoder_decoder_shows_both_stacks_and_the_cross_attention(specimen):
     seat, spec = subject(specimen.spec, batch=2), specimen.spec
     source, target = torch.randint(5, (2, 6)), torch.randint(5, (2, 4))
@@ -114,7 +113,7 @@ def test_with_a_state_the_past_stands_before_the_tokens():
         close(a[:, :, 4:], b)
 
 
-@pytest.mark.parametrize("pattern", [Causal(), Local(window=3), Local(window=2, include_self=False)], ids=repr)
+@sweep("pattern", [Causal(), Local(window=3), Local(window=2, include_self=False)])
 def test_with_a_state_and_padding_the_tokens_are_in_their_order(pattern):
     spec = formers.spec("decoder", vocab=VOCAB, dim=16, heads=2, layers=2, dropout=0.0).replace(pattern=pattern)
     model = formers.build(spec).double().eval()

@@ -17,7 +17,7 @@ from formers.core import Watch
 from formers.depth import Shared
 from formers.inspect.cost import Costs
 from formers.model import reversible
-from helpers import close
+from helpers import close, sweep
 
 EXACT = 1e-9
 SMALL = {"vocab": VOCAB, "dim": 16, "heads": 2, "length": 32, "norm": "reversible"}
@@ -69,14 +69,14 @@ def rows(length=9, batch=2):
     return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
 
 
-@pytest.mark.parametrize("layers", [1, 2, 6, 24])
+@sweep("layers", [1, 2, 6, 24])
 def test_gradients_are_those_of_plain_autograd_at_any_depth(layers, monkeypatch):
     model = subject(formers.spec("decoder", **SMALL, layers=layers, dropout=0.2, attention_dropout=0.2)).model
     _, slopes = same(model, rows(), monkeypatch)
     assert all(slope.abs().sum() > 0 for slope in slopes.values()), "the embedding's among them"
 
 
-@pytest.mark.parametrize("rates", [{}, {"dropout": 0.2, "attention_dropout": 0.2}], ids=str)
+@sweep("rates", [{}, {"dropout": 0.2, "attention_dropout": 0.2}])
 def test_under_autocast_the_second_pass_is_cast_as_the_first(rates, monkeypatch):
     model = subject(formers.spec("decoder", **SMALL, layers=3, **rates), dtype=torch.float32).model
     _, slopes = same(model, rows(), monkeypatch, tolerance=2e-2, bf16=True)
@@ -106,7 +106,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("what", OTHERS)
+@sweep("what", OTHERS)
 def test_gradients_are_the_same_with(what, monkeypatch):
     read = subject(OTHERS[what], batch=2)
     batch = {"targets": read.targets(9), "mask": MASK}
@@ -129,7 +129,7 @@ def test_a_memory_is_a_constant_and_goes_on(monkeypatch):
         assert not held[0].equal(held[1]), "each half step remembers what it was given"
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.2])
+@sweep("rate", [0.0, 0.2])
 def test_a_sublayer_by_slices(rate, monkeypatch):
     model = subject(formers.spec("decoder", **SMALL, layers=3, dropout=rate)).model
     batch = rows(10)
@@ -247,6 +247,7 @@ def test_checkpointing_changes_nothing():
     assert all(slopes[name].equal(right[name]) for name in right)
 
 
+@pytest.mark.slow
 def test_compiled_steps_can():
     torch._dynamo.reset()
     model = subject(formers.spec("decoder", **SMALL, layers=2)).model

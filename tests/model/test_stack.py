@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -13,7 +12,7 @@ import formers
 from formers.heads import Classify, NoHead
 from formers.patterns import Causal
 from formers.score.base import ScoreModule
-from helpers import close, refused
+from helpers import close, refused, sweep
 
 SMALL = {"dim": 16, "heads": 2, "layers": 2, "length": 32}
 
@@ -106,7 +105,7 @@ def test_wrappers_find_the_tensors_of_an_output():
     assert any(leaf is out.logits for leaf in leaves)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@sweep("dtype", [torch.float16, torch.bfloat16])
 def test_the_loss_of_a_model_in_half_precision_is_that_of_its_logits(dtype):
     from formers.heads.base import cross_entropy
 

@@ -11,14 +11,13 @@ from formers import Model
 from helpers import close
 from parity.copying import Pair, copy, linear, same_gradients, shake
 
-transformers = pytest.importorskip("transformers")
-
 VOCAB, DIM, HEADS, LAYERS, LENGTH, PLACES = 17, 16, 4, 2, 9, 24
 
 
 @pytest.fixture
 def both() -> tuple[Model, torch.nn.Module, list[Pair]]:
     """Our decoder, a random GPT-2 with its weights, and which is which."""
+    transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
         vocab_size=VOCAB, n_positions=PLACES, n_embd=DIM, n_layer=LAYERS, n_head=HEADS, bos_token_id=0, eos_token_id=0,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="eager",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from formers.attention import LowRank
 from formers.attention.lowrank import LowRankAttention
 from formers.core import Range, Sizes, Stream
-from helpers import close, gradients
+from helpers import close, gradients, sweep
 
 HEADS, DIM, LENGTH, RANK, WIDTH = 2, 12, 8, 4, 6
 SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=WIDTH, value_dim=WIDTH, length=LENGTH, steps=1, dropout=0.0, attention_dropout=0.0)
@@ -44,7 +44,7 @@ def compare(layer: LowRankAttention, x: Tensor, theirs: Tensor, pairs: list[tupl
         close(gradient, turn([other.pop(0) for _ in several]))
 
 
-@pytest.mark.parametrize("n", [1, 5, LENGTH])
+@sweep("n", [1, 5, LENGTH])
 def test_linformer(n: int) -> None:
     peer = pytest.importorskip("linformer.linformer").LinformerSelfAttention(DIM, LENGTH, k=RANK, heads=HEADS).double().eval()
     layer = built(LowRank(rank=RANK, sharing="headwise"), peer.to_q.weight, peer.to_k.weight, peer.to_v.weight, peer.to_out)
@@ -61,9 +61,9 @@ def test_linformer(n: int) -> None:
     compare(layer, x, peer(x), pairs, None)
 
 
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@pytest.mark.parametrize("projection", ["linear", "conv"])
-@pytest.mark.parametrize("sharing", ["none", "headwise", "key-value", "layerwise"])
+@sweep("padded", [False, True])
+@sweep("projection", ["linear", "conv"])
+@sweep("sharing", ["none", "headwise", "key-value", "layerwise"])
 def test_linformer_pytorch(sharing: str, projection: str, padded: bool) -> None:
     package = pytest.importorskip("linformer_pytorch.linformer_pytorch")
     method = {"linear": "learnable", "conv": "convolution"}[projection]

@@ -12,19 +12,19 @@ from formers import Model, Output
 from formers.attention import DotProduct
 from formers.core import Range, Source, Stream
 from formers.patterns import Causal, Full, Pattern
-from helpers import close
+from helpers import close, sweep
 from parity.copying import Pair, attention, copy, layer, linear, same_gradients, shake, sinusoid
 
 VOCAB, DIM, HEADS, HIDDEN, LAYERS, LENGTH = 13, 16, 4, 24, 2, 7
 SIZES = {"dim": DIM, "heads": HEADS, "hidden": HIDDEN, "layers": LAYERS, "length": 16, "dropout": 0.0}
 PLAIN = formers.spec("encoder", vocab=VOCAB, **SIZES).sizes
-KINDS = pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("post", "gelu"), ("pre", "relu"), ("pre", "gelu")])
+KINDS = sweep(("norm", "activation"), [("post", "relu"), ("post", "gelu"), ("pre", "relu"), ("pre", "gelu")])
 SOURCE_MASK = torch.tensor([[True] * 7, [True] * 4 + [False] * 3, [True] * 1 + [False] * 6])
 TARGET_MASK = torch.tensor([[True] * 3 + [False] * 2, [True] * 5, [True] * 4 + [False]])
 
 
 def peer(kind: type[nn.Module], stack: type[nn.Module], norm: str, activation: str) -> nn.Module:
-    """A stack of torch.nn's layers with a last norm where pre-norm needs one (nn.Transformer would add it to post-norm, too)."""
+    """A stack of torch.nn's layers with a last norm where pre-norm needs one (nn.Transformer adds it to post-norm, too)."""
     one = kind(DIM, HEADS, HIDDEN, dropout=0.0, activation=activation, batch_first=True, norm_first=norm == "pre", dtype=torch.float64)
     options = {} if stack is nn.TransformerDecoder else {"enable_nested_tensor": False}
     return stack(one, LAYERS, norm=nn.LayerNorm(DIM, dtype=torch.float64) if norm == "pre" else None, **options)
@@ -65,7 +65,7 @@ def same_results(model: Model, out: Output, hidden: Tensor, table: Tensor, targe
 
 
 @KINDS
-@pytest.mark.parametrize("masked", [False, True], ids=["whole", "padded"])
+@sweep("masked", [False, True])
 def test_encoder_decoder(norm: str, activation: str, masked: bool) -> None:
     options = {**SIZES, "norm": norm, "activation": activation, "label_smoothing": 0.0}
     model = shake(formers.create("transformer", vocab=VOCAB, **options).double())
@@ -90,8 +90,26 @@ def test_encoder_decoder(norm: str, activation: str, masked: bool) -> None:
     same_results(model, out, hidden, table, targets, mask, pairs)
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_nn_transformer_as_it_is(norm: str) -> None:
+    """Its own norms, a final one behind post-norm too, and an epsilon of one's own."""
+    model = formers.create("transformer", vocab=VOCAB, **SIZES, norm=norm, norm_epsilon=1e-3, final_norm=True, label_smoothing=0.0)
+    shake(model.double())
+    theirs = nn.Transformer(
+        DIM, HEADS, LAYERS, LAYERS, HIDDEN, dropout=0.0, activation="relu", layer_norm_eps=1e-3, batch_first=True,
+        norm_first=norm == "pre", dtype=torch.float64,
+    )  # fmt: skip
+    pairs = stack_pairs(model.encoder, theirs.encoder) + stack_pairs(model.stack, theirs.decoder)
+    copy(pairs, theirs)
+    table = table_of(model)
+    source, target, targets = (torch.randint(VOCAB, (3, n)) for n in (7, 5, 5))
+    hidden = theirs(embed(table, source), embed(table, target), tgt_mask=torch.ones(5, 5, dtype=torch.bool).triu(1), tgt_is_causal=True)
+    same_results(model, model(source, target, targets), hidden, table, targets, None, pairs)
+
+
 @KINDS
-@pytest.mark.parametrize("masked", [False, True], ids=["whole", "padded"])
+@sweep("masked", [False, True])
 def test_encoder(norm: str, activation: str, masked: bool) -> None:
     model = shake(formers.create("encoder", vocab=VOCAB, **SIZES, norm=norm, activation=activation).double())
     theirs = peer(nn.TransformerEncoderLayer, nn.TransformerEncoder, norm, activation)
@@ -106,7 +124,7 @@ def test_encoder(norm: str, activation: str, masked: bool) -> None:
     same_results(model, out, hidden, table, targets, mask, pairs)
 
 
-@pytest.mark.parametrize("pattern", [Full(), Causal()], ids=repr)
+@sweep("pattern", [Full(), Causal()])
 def test_self_attention(pattern: Pattern) -> None:
     ours = shake(DotProduct().build(PLAIN, pattern).double())
     theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True, dtype=torch.float64)

@@ -11,13 +11,12 @@ from formers.position import Axial
 from formers.position.axial import AxialModule
 from helpers import close
 
-transformers = pytest.importorskip("transformers")
-
 SHAPE, DIMS, DIM = (5, 8), (6, 10), 16
 
 
 def peer(ours: AxialModule) -> torch.nn.Module:
     """Their module, with our weights."""
+    transformers = pytest.importorskip("transformers")
     from transformers.models.reformer.modeling_reformer import AxialPositionEmbeddings
 
     config = transformers.ReformerConfig(

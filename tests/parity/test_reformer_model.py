@@ -1,6 +1,7 @@
 """`reformer` in the conventions of others is the Reformer of `transformers` with the same weights: logits and gradients, float64 to 1e-10.
 
-LSH and local layers, axial positions, two streams that end side by side; gradients by their reversible function and by ours.
+LSH and local layers, axial positions, two streams that end side by side; gradients by their reversible function and by ours. Their
+epsilons, of keys and of norms, are their own.
 """
 
 from __future__ import annotations
@@ -12,21 +13,24 @@ import torch
 from torch import Tensor, nn
 
 import formers
-from helpers import close
+from helpers import close, sweep
 from parity.copying import shake
-
-module = pytest.importorskip("transformers.models.reformer.modeling_reformer")
 
 VOCAB, DIM, HEADS, WIDTH, CHUNK, LOCAL, LENGTH, SEED = 17, 12, 2, 5, 4, 8, 32, 3
 THEIRS: dict[str, Any] = {
     "reach": "chunk", "across_buckets": True, "duplicates": True, "wrap": "rounds", "scaled": False, "ends": "concat", "tied": False,
-    "embedding_scale": "none", "activation": "relu",
+    "embedding_scale": "none", "activation": "relu", "key_epsilon": 1e-6, "norm_epsilon": 1e-12,
 }  # fmt: skip
+
+
+def peer() -> Any:
+    """The module of theirs. The tests load it, not the collection: it takes seconds."""
+    return pytest.importorskip("transformers.models.reformer.modeling_reformer")
 
 
 @pytest.fixture(autouse=True)
 def one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours draws as theirs does from its seed, and theirs makes keys as long as ours, without an epsilon."""
+    """Ours draws as theirs does from its seed."""
 
     def drawn(heads: int, width: int, rounds: int, columns: int, *keys: int) -> Tensor:
         torch.manual_seed(SEED)
@@ -34,8 +38,6 @@ def one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("rotations", "fixed_rotations"):
         monkeypatch.setattr(f"formers.attention.lsh.{name}", drawn)
-    len_norm = module.LSHSelfAttention._len_norm
-    monkeypatch.setattr(module.LSHSelfAttention, "_len_norm", lambda self, x: len_norm(self, x, epsilon=0.0))
 
 
 Pairs = list[tuple[nn.Parameter, list[nn.Parameter]]]
@@ -49,14 +51,15 @@ def both(layers: tuple[str, ...], **options: Any) -> tuple[formers.Model, Any, P
         rounds=2, chunk=CHUNK, buckets=6, local_chunk=LOCAL, shape=(4, 8), dims=(5, 7), **THEIRS, **options,
     ).double()  # fmt: skip
     shake(ours)
-    config = module.ReformerConfig(
+    config = peer().ReformerConfig(
         vocab_size=VOCAB, hidden_size=DIM, num_attention_heads=HEADS, attention_head_size=WIDTH, feed_forward_size=20, hidden_act="relu",
         attn_layers=list(layers), is_decoder=True, num_hashes=2, num_buckets=6, hash_seed=SEED, lsh_attn_chunk_length=CHUNK,
         local_attn_chunk_length=LOCAL, local_num_chunks_after=0, axial_pos_shape=(4, 8), axial_pos_embds_dim=(5, 7),
-        max_position_embeddings=LENGTH, layer_norm_eps=1e-5, hidden_dropout_prob=0.0, lsh_attention_probs_dropout_prob=0.0,
+        max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, lsh_attention_probs_dropout_prob=0.0,
         local_attention_probs_dropout_prob=0.0, tie_word_embeddings=False,
     )  # fmt: skip
-    theirs = module.ReformerModelWithLMHead(config).double()
+    assert config.layer_norm_eps == THEIRS["norm_epsilon"]
+    theirs = peer().ReformerModelWithLMHead(config).double()
     theirs.lm_head.bias = None  # it has one, and never uses it
     body, stack = theirs.reformer, ours.stack
     tables = body.embeddings.position_embeddings.weights
@@ -89,8 +92,8 @@ def linear(ours: nn.Module, theirs: nn.Module) -> Pairs:
     return [(ours.weight, [theirs.weight]), (ours.bias, [theirs.bias])]
 
 
-@pytest.mark.parametrize("slices", [{}, {"ff_chunk": 5, "loss_chunk": 7}], ids=["whole", "in slices"])
-@pytest.mark.parametrize("layers", [("lsh",), ("lsh", "lsh", "lsh"), ("local", "lsh", "local", "lsh")], ids=",".join)
+@sweep("slices", [{}, {"ff_chunk": 5, "loss_chunk": 7}])
+@sweep("layers", [("lsh",), ("lsh", "lsh", "lsh"), ("local", "lsh", "local", "lsh")])
 def test_logits_and_gradients_of_a_language_model(layers: tuple[str, ...], slices: dict[str, int]) -> None:
     ours, theirs, pairs = both(layers, **slices)
     rows = torch.randint(VOCAB, (3, LENGTH + 1))

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -15,7 +14,7 @@ import formers
 from formers import Model, Spec
 from formers.core import Hidden
 from formers.heads import AdaptiveSoftmax
-from helpers import close
+from helpers import close, sweep
 
 RECORDED = Path(__file__).parent / "recorded"
 FACTS = json.loads((RECORDED / "transfo_xl.json").read_text())
@@ -74,7 +73,7 @@ def theirs_of(recorded: dict[str, Tensor], kind: str, names: str, like: Tensor) 
     return torch.cat([recorded.pop(f"{kind} {name}") for name in names.split()]).double().view(like.shape)
 
 
-@pytest.mark.parametrize("case", FACTS["cases"])
+@sweep("case", FACTS["cases"])
 def test_everything_is_as_recorded(case: str) -> None:
     theirs = FACTS["cases"][case]
     recorded = {name.removeprefix(f"{case}/"): value for name, value in ALL.items() if name.startswith(f"{case}/")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 
-import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
@@ -13,11 +12,11 @@ from torch._subclasses import FakeTensorMode
 from formers.core import Range
 from formers.patterns import Alternate, BigBird, Full, Local, Pattern, PerHead
 from formers.patterns.plan import pairs
-from helpers import refused
+from helpers import refused, sweep
 
 SIZES = [(block, window, g, r) for block in (1, 2, 4) for window in (1, 3) for g in (0, 1, 2, 3) for r in (0, 1, 3)]
 PINNED = [[2, 3], [3, 4], [3, 4], [0, 2], [0, 2], [1, 2]]
-SWEPT = pytest.mark.parametrize(("block", "window", "g", "r"), SIZES)
+SWEPT = sweep(("block", "window", "g", "r"), SIZES)
 
 
 def sure(n: int, block: int, window: int, g: int) -> tuple[Tensor, list[bool]]:
@@ -97,7 +96,7 @@ def draws(free: list[int], r: int, key: int) -> set[int]:
     return {free[place] for place in chosen}
 
 
-@pytest.mark.parametrize(("window", "g", "r"), [(1, 0, 2), (3, 2, 3), (3, 3, 9), (5, 1, 1)])
+@sweep(("window", "g", "r"), [(1, 0, 2), (3, 2, 3), (3, 3, 9), (5, 1, 1)])
 def test_the_draw_is_the_same_on_every_machine(window: int, g: int, r: int) -> None:
     """Number by number: the key is folded of seed (two words), layer, head, blocks and block."""
     for seed, layer, head, blocks in ((7, 1, 1, 6), (-3, 0, 0, 9), (2**40 + 5, 11, 2, 13)):
@@ -148,7 +147,7 @@ def test_the_row_counts_and_not_what_is_asked_of_it() -> None:
     assert not alone.allows(-1, 0)
 
 
-@pytest.mark.parametrize(
+@sweep(
     "pattern",
     [
         BigBird(block=2, window=1, random_blocks=2),
@@ -159,7 +158,6 @@ def test_the_row_counts_and_not_what_is_asked_of_it() -> None:
         PerHead(BigBird(block=2, window=1), Full()),
         Alternate(BigBird(block=2, window=1), Full()),
     ],
-    ids=repr,
 )
 def test_rows_of_different_lengths_at_once(pattern: Pattern) -> None:
     lengths, here, heads = torch.arange(1, 22), torch.arange(21), torch.arange(2)[:, None, None]
@@ -214,7 +212,7 @@ def test_where_its_blocks_cover_everything_it_is_full_and_says_so() -> None:
             assert pattern.of(n).covers(Range(0, n), Range(0, n)) == open_
 
 
-@pytest.mark.parametrize("pattern", [BigBird(block=2), BigBird(block=2, window=1, global_blocks=1, random_blocks=2)], ids=repr)
+@sweep("pattern", [BigBird(block=2), BigBird(block=2, window=1, global_blocks=1, random_blocks=2)])
 def test_covers_only_what_is_all_open(pattern: BigBird) -> None:
     n = 15
     mask = pattern.mask(n, heads=3).all(dim=0)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 import torch
 
 from formers.patterns import Alternate, BigBird, Causal, Full, Local, LocalGrid, Pattern, PerHead, Strided
-from helpers import refused
+from helpers import refused, sweep
 
 A, B, C = Local(window=2), Causal(), Local(window=3, causal=False)
 
@@ -43,7 +42,7 @@ def test_turns_of_heads_and_heads_of_turns() -> None:
         assert torch.equal(inner.mask(9, 2, layer), outer.mask(9, 2, layer))
 
 
-@pytest.mark.parametrize("kind", [PerHead, Alternate])
+@sweep("kind", [PerHead, Alternate])
 def test_what_all_have_to_say(kind: type[PerHead | Alternate]) -> None:
     assert kind(A, B).is_causal
     assert not kind(A, C).is_causal
@@ -54,15 +53,15 @@ def test_what_all_have_to_say(kind: type[PerHead | Alternate]) -> None:
         kind(A, LocalGrid(height=2, width=2, query=(1, 1), memory=(1, 1))).of(5)
 
 
-@pytest.mark.parametrize("kind", [PerHead, Alternate])
+@sweep("kind", [PerHead, Alternate])
 def test_they_are_values(kind: type[PerHead | Alternate]) -> None:
-    pattern = kind(A, kind(B, BigBird(block=2)), Strided(stride=3))
-    assert pattern == kind(patterns=[A, kind(B, BigBird(block=2)), Strided(stride=3)])
+    pattern = kind(A, kind(B, BigBird(block=2), C), Strided(stride=3))
+    assert pattern == kind(patterns=[A, kind(B, BigBird(block=2), C), Strided(stride=3)])
     assert Pattern.read(json.loads(pattern.model_dump_json())) == pattern
     assert pattern.replace(patterns=(Full(),)) == kind(Full())
 
 
-@pytest.mark.parametrize("kind", [PerHead, Alternate])
+@sweep("kind", [PerHead, Alternate])
 def test_bad_values_are_one_sentence(kind: type[PerHead | Alternate]) -> None:
     for make in (lambda: kind(), lambda: kind(patterns=()), lambda: kind(A).replace(patterns=())):
         with refused(kind.__name__, "at least one"):

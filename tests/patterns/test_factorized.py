@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
 from formers.patterns import Alternate, Blocks, Causal, Column, Fixed, Local, Pattern, PerHead, Strided, Summary
-from helpers import refused
+from helpers import refused, sweep
 
 STRIDES = range(1, 6)
 FIXED = [(stride, summary) for stride in STRIDES for summary in range(1, stride + 1)]
@@ -23,7 +22,7 @@ def two_hops(first: Pattern, second: Pattern, n: int) -> Tensor:
     return second.mask(n)[0].double() @ first.mask(n)[0].double() > 0
 
 
-@pytest.mark.parametrize("stride", STRIDES)
+@sweep("stride", STRIDES)
 def test_strided_is_the_papers_union(stride: int) -> None:
     for n in range(1, 3 * stride + 1):
         local = [set(range(i - stride + 1, i + 1)) for i in range(n)]
@@ -34,7 +33,7 @@ def test_strided_is_the_papers_union(stride: int) -> None:
         assert torch.equal(Strided(stride=stride).mask(n)[0], by_sets([a | b for a, b in zip(local, column, strict=True)]))
 
 
-@pytest.mark.parametrize(("stride", "summary"), FIXED)
+@sweep(("stride", "summary"), FIXED)
 def test_fixed_is_the_papers_union(stride: int, summary: int) -> None:
     for n in range(1, 3 * stride + 1):
         own = [{j for j in range(i + 1) if j // stride == i // stride} for i in range(n)]
@@ -52,7 +51,7 @@ def test_a_stride_as_long_as_the_row_is_causal() -> None:
             assert torch.equal(pattern.mask(n), Causal().mask(n))
 
 
-@pytest.mark.parametrize("n", [1, 7, 16, 17])
+@sweep("n", [1, 7, 16, 17])
 def test_two_layers_connect_every_causal_pair(n: int) -> None:
     causal = Causal().mask(n)[0]
     first, second = Strided(stride=4).parts()
@@ -68,7 +67,7 @@ def test_fixed_the_other_way_round_does_not_connect() -> None:
     assert not torch.equal(two_hops(second, first, 16), Causal().mask(16)[0])
 
 
-@pytest.mark.parametrize("pattern", [Strided(stride=4), Fixed(stride=4, summary=1), Fixed(stride=5, summary=2, subblocks=2)], ids=repr)
+@sweep("pattern", [Strided(stride=4), Fixed(stride=4, summary=1), Fixed(stride=5, summary=2, subblocks=2)])
 def test_no_part_leaves_a_query_without_itself(pattern: Strided | Fixed) -> None:
     for part in pattern.parts():
         assert part.mask(12, heads=3).diagonal(dim1=1, dim2=2).all()
@@ -83,10 +82,9 @@ def test_heads_have_sub_blocks_of_their_own() -> None:
     assert not Fixed(stride=6, summary=2).by_head
 
 
-@pytest.mark.parametrize(
+@sweep(
     "pattern",
     [Fixed(stride=4, summary=1), Fixed(stride=5, summary=2, subblocks=2), Summary(stride=4, summary=1), Fixed(stride=1, summary=1)],
-    ids=repr,
 )
 def test_summaries_and_the_open_block_are_all_that_is_kept(pattern: Pattern) -> None:
     """A decoder keeps a key exactly as long as anybody will see it."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 from torch import Tensor
 
 from formers.core import Range
 from formers.patterns import Blocks, Causal, LocalGrid
-from helpers import refused
+from helpers import refused, sweep
 
 GRIDS = [
     LocalGrid(height=height, width=width, query=query, memory=memory)
@@ -42,8 +41,8 @@ def by_pixels(grid: LocalGrid) -> Tensor:
     return mask
 
 
-@pytest.mark.parametrize("query", [1, 2, 5])
-@pytest.mark.parametrize("memory", [0, 1, 4, 7])
+@sweep("query", [1, 2, 5])
+@sweep("memory", [0, 1, 4, 7])
 def test_blocks_are_the_own_block_and_what_stands_before_it(query: int, memory: int) -> None:
     for n in range(1, 3 * query + 1):
         wanted = [[i - i % query - memory <= j <= i for j in range(n)] for i in range(n)]
@@ -54,7 +53,7 @@ def test_a_memory_as_long_as_the_row_is_causal() -> None:
     assert torch.equal(Blocks(query=4, memory=17).mask(17), Causal().mask(17))
 
 
-@pytest.mark.parametrize("pattern", [Blocks(query=4, memory=3), Blocks(query=3, memory=0)], ids=repr)
+@sweep("pattern", [Blocks(query=4, memory=3), Blocks(query=3, memory=0)])
 def test_blocks_keep_and_cover_exactly(pattern: Blocks) -> None:
     seen = pattern.mask(40)[0]
     for t in range(20):
@@ -63,7 +62,7 @@ def test_blocks_keep_and_cover_exactly(pattern: Blocks) -> None:
         assert pattern.covers(Range(a, n), Range(b, m)) == bool(seen[a : a + n, b : b + m].all())
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=repr)
+@sweep("grid", GRIDS)
 def test_a_grid_is_what_was_made_before_in_the_rectangle_around_the_block(grid: LocalGrid) -> None:
     pixels = grid.height * grid.width
     wanted = by_pixels(grid)
@@ -71,7 +70,7 @@ def test_a_grid_is_what_was_made_before_in_the_rectangle_around_the_block(grid: 
         assert torch.equal(grid.mask(n)[0], wanted[:n, :n])
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=repr)
+@sweep("grid", GRIDS)
 def test_nobody_sees_a_pixel_that_is_made_later(grid: LocalGrid) -> None:
     pixels = grid.height * grid.width
     order = grid.order()
@@ -82,7 +81,7 @@ def test_nobody_sees_a_pixel_that_is_made_later(grid: LocalGrid) -> None:
     assert grid.is_causal == (not mask.triu(1).any()), "is_causal is about the row-major order of positions"
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=repr)
+@sweep("grid", GRIDS)
 def test_what_is_forgotten_is_never_seen(grid: LocalGrid) -> None:
     pixels = grid.height * grid.width
     mask = grid.mask(pixels)[0]

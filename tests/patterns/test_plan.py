@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 from contracts.specimens import patterns
 from formers.patterns import BigBird, Fixed, Globals, Local, Pattern, Strided, plan
 from formers.patterns.plan import Chosen, Grid, Piece, Where
+from helpers import sweep
 
 LENGTHS = (1, 2, 3, 7, 8, 9, 16, 17, 40)
 HEADS = 2
@@ -56,7 +56,7 @@ def agrees(pattern: Pattern, n: int) -> None:
         assert counts[n:].sum() == counts[:, n:].sum() == 0
 
 
-@pytest.mark.parametrize("pattern", [p.at(0) for p in patterns()], ids=repr)
+@sweep("pattern", [p.at(0) for p in patterns()])
 def test_a_plan_is_its_pattern(pattern):
     for n in LENGTHS:
         try:
@@ -66,7 +66,7 @@ def test_a_plan_is_its_pattern(pattern):
         agrees(pattern, n)
 
 
-@pytest.mark.parametrize(
+@sweep(
     "pattern",
     [
         BigBird(block=16, window=1, random_blocks=2),
@@ -77,16 +77,13 @@ def test_a_plan_is_its_pattern(pattern):
         Globals(tokens=40) | BigBird(block=16, window=1, global_blocks=0, random_blocks=2).of(70),
         Globals(tokens=3) | Local(window=4),
     ],
-    ids=repr,
 )
 def test_plans_by_blocks(pattern):
     for n in (1, 5, 16, 17, 39, 41, 64, 129):
         agrees(pattern, n)
 
 
-@pytest.mark.parametrize(
-    "pattern", [Local(window=5), Strided(stride=4), Strided(stride=13), Fixed(stride=8, summary=3), Fixed(stride=4, summary=4)], ids=repr
-)
+@sweep("pattern", [Local(window=5), Strided(stride=4), Strided(stride=13), Fixed(stride=8, summary=3), Fixed(stride=4, summary=4)])
 def test_plans_of_groups_and_chunks_of_every_size(pattern, monkeypatch):
     from formers.patterns import factorized, local
 

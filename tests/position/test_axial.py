@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 
 import formers
@@ -13,7 +12,7 @@ from formers.inspect import draw_positions, run_table
 from formers.position import Axial
 from formers.position.axial import near_square
 from formers.training.protocol import Protocol
-from helpers import close, gradients, refused
+from helpers import close, gradients, refused, sweep
 
 SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, steps=1, dropout=0.0, attention_dropout=0.0, spread=0.5)
 TINY = dict(vocab=11, dim=8, heads=2, layers=1, length=24)
@@ -71,7 +70,7 @@ def test_vectors_are_of_the_size_of_a_token():
     assert abs(added.std().item() / 0.5 - 1) < 0.1
 
 
-@pytest.mark.parametrize("training", [True, False])
+@sweep("training", [True, False])
 def test_any_length_that_fits_is_read_and_more_is_refused(training):
     model = formers.build(formers.spec("decoder", **TINY).replace(position=Axial(shape=(5, 6)))).train(training)
     for n in (1, 5, 6, 7, 24, 29, 30):

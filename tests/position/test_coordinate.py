@@ -10,7 +10,7 @@ import torch
 import formers
 from formers.core import Index, Range, Sizes
 from formers.position import Coordinate, Sinusoidal
-from helpers import close, gradients, refused
+from helpers import close, gradients, refused, sweep
 
 SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, steps=4, dropout=0.0, attention_dropout=0.0, spread=0.5)
 TINY = {"vocab": 11, "dim": 16, "heads": 2, "steps": 2, "length": 16}
@@ -65,7 +65,7 @@ def test_no_table_is_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         module(x, Range(step, 5), step)
 
 
-@pytest.mark.parametrize("part", [Coordinate(offset=6), Sinusoidal(offset=6)], ids=repr)
+@sweep("part", [Coordinate(offset=6), Sinusoidal(offset=6)])
 def test_rows_start_anywhere_in_training_and_at_0_in_evaluation(part: Coordinate | Sinusoidal) -> None:
     module, device, starts = part.build(SIZES), torch.device("cpu"), {}
     torch.manual_seed(0)
@@ -80,7 +80,7 @@ def test_rows_start_anywhere_in_training_and_at_0_in_evaluation(part: Coordinate
     assert Coordinate().build(SIZES).shifted(Range(2, 5), 500, device, {}) == Range(2, 5)
 
 
-@pytest.mark.parametrize("act", ["none", "graves"])
+@sweep("act", ["none", "graves"])
 def test_an_offset_moves_every_step_of_a_row_alike(act: str) -> None:
     """In training a row is what it would be if its tokens stood further on, at all steps; in evaluation nothing has changed."""
     model = formers.create("universal-transformer", **TINY, offset=5, causal=False, act=act).double()

@@ -24,7 +24,7 @@ def test_the_norm_alone():
     join = NormOnly().build(8, 0.5).double().eval()
     close(join.leave(x, y), F.layer_norm(y, (8,)))
     close(join.enter(x), x)
-    assert isinstance(NormOnly().final(8), torch.nn.Identity)
+    assert isinstance(NormOnly().build_final(8), torch.nn.Identity)
 
 
 def test_the_norm_alone_before_the_sublayer():
@@ -33,5 +33,5 @@ def test_the_norm_alone_before_the_sublayer():
     join = part.build(8, 0.5).double().eval()
     close(join.enter(x), F.layer_norm(x, (8,)))
     close(join.leave(x, y), y)
-    assert isinstance(part.final(8), torch.nn.LayerNorm)
+    assert isinstance(part.build_final(8), torch.nn.LayerNorm)
     assert part.gain(4) == PreNorm().gain(4)

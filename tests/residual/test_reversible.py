@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import formers
 from formers.core import Range, Stream
 from formers.residual import PreNorm, Reversible
-from helpers import close
+from helpers import close, sweep
 
 
 def model_that(ends: str, layers: int = 2) -> formers.Model:
@@ -27,7 +26,7 @@ def by_hand(model: formers.Model, tokens: torch.Tensor) -> tuple[torch.Tensor, t
     return first, second
 
 
-@pytest.mark.parametrize("ends", ["mean", "concat", "sum"])
+@sweep("ends", ["mean", "concat", "sum"])
 def test_the_papers_equations(ends):
     model, tokens = model_that(ends), torch.randint(11, (2, 7))
     first, second = by_hand(model, tokens)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -13,7 +12,7 @@ from formers.core import Range, Stream
 from formers.patterns import Full, Local
 from formers.position import NoPosition
 from formers.score import Relative
-from helpers import close, gradients
+from helpers import close, gradients, sweep
 
 SPEC = formers.spec("encoder", vocab=11, dim=12, heads=2, layers=2, hidden=16, length=16, dropout=0.0)
 SPEC = SPEC.replace(position=NoPosition(), score=Relative())
@@ -37,8 +36,8 @@ def written_out(module: nn.Module, q: Tensor, k: Tensor, clamp: int | None) -> T
     return torch.stack(rows).view(heads, n, n) / math.sqrt(width)
 
 
-@pytest.mark.parametrize("clamp", [None, 1, 3])
-@pytest.mark.parametrize("n", [1, 2, 7])
+@sweep("clamp", [None, 1, 3])
+@sweep("n", [1, 2, 7])
 def test_later_keys_are_told_by_negative_distances(n: int, clamp: int | None) -> None:
     torch.manual_seed(n)
     model = formers.build(SPEC.replace(score=Relative(clamp=clamp))).double()
@@ -58,7 +57,7 @@ def test_later_keys_are_told_by_negative_distances(n: int, clamp: int | None) ->
         close(one, other)
 
 
-@pytest.mark.parametrize("pattern", [Full(), Local(window=3, causal=False)])
+@sweep("pattern", [Full(), Local(window=3, causal=False)])
 @torch.no_grad()
 def test_an_encoder_sees_what_its_pattern_shows_it(pattern: Full | Local) -> None:
     """Changing one token changes the first layer's answers at all places that see it, on both sides, and at no others."""

@@ -50,6 +50,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("member", "file", "accumulate", "how"),
     [
@@ -77,6 +78,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if "norm" in line]
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_restarted_and_all_go_on_to_the_same_loss(data: Path, tmp_path: Path) -> None:
     words = ["train", "decoder", "--data", str(data / "text.txt"), "--steps", "8", "--save-every", "2", "--track", "none", *SETS, "--json"]
     whole = go(SCENE, "killed", "9", "0", *words, "--out", str(tmp_path / "whole"), processes=2)
@@ -89,6 +91,7 @@ def test_a_killed_process_is_restarted_and_all_go_on_to_the_same_loss(data: Path
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_processes(data: Path, tmp_path: Path) -> None:
     words = ["train", "decoder", "--data", str(data / "text.txt"), "--save-every", "3", "--track", "none", *SETS]
     go("-m", "formers", *words, "--steps", "8", "--out", str(tmp_path / "one"))
@@ -108,11 +111,13 @@ def test_rows_are_shared_evenly_and_each_has_some() -> None:
         World(0, 2).rows(3, 2)
 
 
+@pytest.mark.slow
 def test_several_processes_need_a_folder_that_all_know(data: Path) -> None:
     done = go("-m", "formers", "train", "decoder", "--data", str(data / "text.txt"), "--steps", "1", *SETS, processes=2, code=1)
     assert done.stderr.count("give --out") == 1
 
 
+@pytest.mark.slow
 def test_a_restart_goes_on_with_its_own_run_only(data: Path, tmp_path: Path) -> None:
     words = ["train", "decoder", "--data", str(data / "text.txt"), "--track", "none", *SETS, "--out", str(tmp_path / "run")]
     go("-m", "formers", *words, "--steps", "2")

@@ -324,15 +324,15 @@ def test_pairs_are_judged_by_what_is_written(monkeypatch):
     assert sacrebleu.__version__ in found["protocol"]
 
 
-def test_only_the_first_matches_are_written_and_bleu_may_be_missing(monkeypatch):
+def test_only_some_matches_are_written_and_bleu_may_be_missing(monkeypatch):
     model, tokenizer, asked = pairs_model(monkeypatch, [*WRITTEN])
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    found = judge(model, GivenPairs(tokenizer, WANTED), tokenizer, 1, matches=2)
-    assert asked == [2]
-    assert found["exact_match"] == 0.5
+    found = judge(model, GivenPairs(tokenizer, WANTED), tokenizer, 1, matches=1)
+    assert asked == [1]
+    assert found["exact_match"] == 0.0
     assert "bleu" not in found
     assert "pip install formers[mt]" in found["protocol"]
-    assert "the first 2 written" in found["protocol"]
+    assert "; 1 of 3 pairs written greedily" in found["protocol"]
 
 
 def test_a_real_transformer_writes_and_is_judged():

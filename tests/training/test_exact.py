@@ -13,6 +13,7 @@ from formers.model.model import Output
 from formers.training.evaluate import evaluate
 from formers.training.exact import Exact, ExactScore, by_difficulty
 from formers.training.task import prepare, task_of
+from helpers import sweep
 
 TINY = dict(dim=16, heads=2, layers=1, hidden=16, length=32, dropout=0.0)
 
@@ -62,7 +63,7 @@ def test_labels() -> None:
     assert score.further() == {"accuracy": 2 / 3, "exact": 2 / 3}
 
 
-@pytest.mark.parametrize("member", ["decoder", "encoder", "transformer"])
+@sweep("member", ["decoder", "encoder", "transformer"])
 def test_scores_by_difficulty_add_up_to_those_of_all(member: str) -> None:
     task = prepare(member, "task:addition,digits=3,rows=30", None, TINY)
     model = formers.build(task.spec).eval()

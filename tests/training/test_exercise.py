@@ -19,7 +19,7 @@ from formers.family.members import MEMBERS, Member
 from formers.heads import Classify, LanguageModel, Tag
 from formers.training.run import evaluate_run
 from formers.training.task import prepare, task_of
-from helpers import refused
+from helpers import refused, sweep
 
 TINY: dict[str, Any] = dict(dim=8, heads=2, layers=1, hidden=8)
 STEPS: dict[str, Any] = dict(batch=4, schedule="constant", warmup=0, quiet=True, eval_every=3, eval_batches=1, final_batches=1)
@@ -113,7 +113,7 @@ def test_a_run_writes_answers(tmp_path: Path) -> None:
             formers.generate(model, "x")
 
 
-@pytest.mark.parametrize(
+@sweep(
     ("member", "data", "options", "words"),
     [
         ("tagger", "task:copy", {}, ("tagger reads vectors", "task:copy", "decoder", "task:parity")),

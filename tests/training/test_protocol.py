@@ -16,7 +16,7 @@ from formers.model import respecified
 from formers.patterns import Blocks, Causal, Local
 from formers.training import Protocol, evaluate, evaluate_run
 from formers.training.protocol import read_by
-from helpers import refused
+from helpers import refused, sweep
 
 STREAM = torch.randint(64, (151,), generator=torch.Generator().manual_seed(0))
 SIZES = dict(vocab=256, dim=16, heads=2, layers=2, length=8)
@@ -80,8 +80,8 @@ def test_segments_are_read_alone_also_by_who_has_a_memory(name, size, request):
     assert "windows of 7 tokens side by side" in found["protocol"]
 
 
-@pytest.mark.parametrize("segment", [1, 5, 8, 64])
-@pytest.mark.parametrize("memory", [0, 1, 7, 40, 1000])
+@sweep("segment", [1, 5, 8, 64])
+@sweep("memory", [0, 1, 7, 40, 1000])
 def test_a_memory_is_one_long_pass_under_the_blocks_that_it_implies(xl, segment, memory):
     found = judged(xl, kind="memory", segment=segment, attention_length=memory)
     assert found["targets"] == len(STREAM) - 1
@@ -89,8 +89,8 @@ def test_a_memory_is_one_long_pass_under_the_blocks_that_it_implies(xl, segment,
     assert f"in 1 lane, each with the state of the one before (memory {memory:,})" in found["protocol"]
 
 
-@pytest.mark.parametrize("segment", [1, 5, 64])
-@pytest.mark.parametrize("length", [1, 7, 40])
+@sweep("segment", [1, 5, 64])
+@sweep("length", [1, 7, 40])
 def test_the_same_length_is_a_band_whatever_the_segment(xl, segment, length):
     found = judged(xl, kind="memory", segment=segment, attention_length=length, same_length=True)
     assert found["loss"] == pytest.approx(long_pass(xl, Local(window=length)), abs=1e-10)
@@ -257,8 +257,8 @@ def test_passages_are_not_a_running_text(xl):
     assert read_by(Protocol(kind="memory", attention_length=40), xl, words).model is xl
 
 
-@pytest.mark.parametrize("segment", [1, 5, 64])
-@pytest.mark.parametrize("member", ["rnn", "word-window"])
+@sweep("segment", [1, 5, 64])
+@sweep("member", ["rnn", "word-window"])
 def test_a_carried_state_is_one_long_pass_whatever_the_segment(segment, member):
     torch.manual_seed(2)
     model = formers.create(member, vocab=256, dim=8, layers=2, length=16).double().eval()

@@ -111,8 +111,16 @@ def attend(
     q, k, v are (batch, heads, length, head_dim), v with a width of its own; mask (batch, keys) is True at real keys; scale is
     1/sqrt(head_dim) unless given. Keys stand at positions 0, 1, ... and queries are the last of them (or, if there are more queries
     than keys, begin at 0, too), unless `queries` and `keys` say otherwise. `how` is auto, or an executor's name.
+
+    Masked keys never matter: their k, v and bias may hold NaN or infinity, and get gradients of 0. Keys that the pattern excludes must
+    hold finite numbers, because 0 * NaN is NaN. The mask is for keys only; every query gets an output.
     """
-    return run(q, k, v, _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout), how)
+    request = _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout)
+    if mask is not None:
+        # A weight of 0 times NaN is NaN, forwards and backwards. The bias needs no such care: executors replace its masked columns.
+        masked = ~mask[:, None, :, None]
+        k, v = k.masked_fill(masked, 0.0), v.masked_fill(masked, 0.0)
+    return run(q, k, v, request, how)
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str = "auto") -> Tensor:

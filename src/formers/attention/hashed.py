@@ -51,7 +51,7 @@ class Row(NamedTuple):
     q: Tensor
     """(n, head_dim), times the scale: scores are logarithms to base 2."""
     over: Tensor
-    """(n, 1): 1 over the length of each of these; with it they are keys."""
+    """(n, 1): 1 over the length of each of these, and with an epsilon a little less; with it they are keys."""
     v: Tensor
     small: bool
     """Whether no score is so large or so little that its power of 2 leaves the numbers there are: then no largest one is looked for."""
@@ -148,7 +148,8 @@ def _row(q: Tensor, v: Tensor, index: tuple[int, int], count: int, work: Work, r
     q, v = (x[index][:count].to(work.dtype) for x in (q, v))
     q = room.product("row", q, work.scale * LOG2E)
     squares = room.product("square", q, q).sum(dim=-1, keepdim=True)
-    return Row(q, squares.clamp(min=TINY).rsqrt_(), v, bool(squares.max().sqrt_() <= SMALL), index)
+    more = work.rules.key_epsilon * q.shape[1] * (work.scale * LOG2E) ** 2  # of the queries as they are here, times the scale
+    return Row(q, (squares + more).clamp_(min=TINY).rsqrt_(), v, bool(squares.max().sqrt_() <= SMALL), index)
 
 
 class Order(NamedTuple):

@@ -44,6 +44,9 @@ class LowRank(Attention):
         """How many tokens a projected key of a mean or a convolution is made of."""
         return math.ceil(length / self.rank)
 
+    def room(self, length: int) -> int:
+        return length
+
     def condensed(self, sizes: Sizes, tokens: int) -> int:
         return self.rank if self.projection == "linear" else math.ceil(tokens / self.window(sizes.length))
 

@@ -17,7 +17,7 @@ import math
 from typing import Any, Literal
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, field_validator, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Self
@@ -33,6 +33,7 @@ from formers.attention.request import Request
 from formers.attention.shared import SharedHeads, unit
 from formers.core import Cache, FormersError, Range, Sizes, Stream, Watch
 from formers.core.random import fresh, generator
+from formers.core.state import expect
 from formers.patterns import Pattern
 from formers.score.base import ScoreModule
 
@@ -63,6 +64,8 @@ class LSH(Attention):
     bias: bool = False
     evaluation_rounds: PositiveInt | None = None
     seed: int = 0
+    key_epsilon: NonNegativeFloat = 0.0
+    """What is added to the mean square of a query before it is made a key of length 1: 1e-6 in trax and transformers."""
 
     @field_validator("buckets")
     @classmethod
@@ -113,7 +116,7 @@ class LSH(Attention):
 
 
 class ByLayer(Attention):
-    """One attention for each layer in turn, as Reformers with local and LSH layers have them."""
+    """One attention for each layer in turn, as Reformers with local and LSH layers have them; of one part it is that part."""
 
     parts: tuple[Attention, ...]
 
@@ -131,7 +134,32 @@ class ByLayer(Attention):
 
     @property
     def kinds(self) -> tuple[Attention, ...]:
-        return self.parts
+        return tuple(kind for part in self.parts for kind in part.kinds)
+
+    @property
+    def ponders(self) -> int | None:
+        return max((kind.ponders for kind in self.kinds if kind.ponders is not None), default=None)
+
+    @property
+    def reads_source(self) -> bool:
+        return any(kind.reads_source for kind in self.kinds)
+
+    @property
+    def carries(self) -> bool:
+        return all(kind.carries for kind in self.kinds)
+
+    @property
+    def title(self) -> str:
+        return ", ".join(dict.fromkeys(kind.title for kind in self.kinds))
+
+    def common(self, sizes: Sizes) -> nn.Module | None:
+        return self.kinds[0].common(sizes) if len(self.kinds) == 1 else None
+
+    def room(self, length: int) -> int | None:
+        return min((room for kind in self.kinds if (room := kind.room(length)) is not None), default=None)
+
+    def condensed(self, sizes: Sizes, tokens: int) -> int | None:
+        return self.kinds[0].condensed(sizes, tokens) if len(self.kinds) == 1 else None
 
     def with_rounds(self, rounds: int) -> Attention:
         return ByLayer(*(part.with_rounds(rounds) for part in self.parts))
@@ -150,15 +178,17 @@ class LSHAttention(SharedHeads):
     def forward(self, x: Tensor, stream: Stream, past: Bucketed | None, step: int) -> tuple[Tensor, Bucketed | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and what the stream's continuation needs."""
         q, v = self.split_all(self.qv(x), 2)
-        rules = self.rules[step]
+        rules, drawn_by = self.rules[step], self.draw(stream, step)
         if past is not None:
-            held = past.append(unit(q), v, self.hash(q, stream, step), stream.positions)
+            self.check(past)
+            buckets = stream.once("buckets", step, lambda: self.hash(q, drawn_by, stream))
+            held = past.append(self.keys(q), v, buckets, stream.positions)
             y, read = recall(q, held, rules, self.scale)
             if stream.watch is not None:
                 stream.watch.note("attention executors", step, lambda: (Verdict("bucketed", True, DECODES, None),))
                 stream.watch.note("keys read", step, lambda: read)
             return self.merge(y), held.detach() if stream.keep else None
-        hashed = stream.once("buckets", step, lambda: in_order(self.hash(q, stream, step)))
+        hashed = stream.once("buckets", step, lambda: in_order(self.hash(q, drawn_by, stream)))
         if stream.watch is not None:
             self.tell(stream.watch, q, hashed, stream, step)
         if rules.across_buckets and rules.wrap == "rounds" and not rules.duplicates:
@@ -171,28 +201,56 @@ class LSHAttention(SharedHeads):
             return self.merge(y), None
         where = real(stream.positions, stream.valid)
         marks = Cache(hashed.buckets.transpose(2, 3), v.detach()[..., :0], where)
-        return self.merge(y), Bucketed.of(Cache(unit(q), v, where).detach(), marks, math.prod(self.factors), hashed.order)
+        return self.merge(y), Bucketed.of(Cache(self.keys(q), v, where).detach(), marks, math.prod(self.factors), hashed.order)
+
+    def keys(self, q: Tensor) -> Tensor:
+        """The keys of queries."""
+        return unit(q, self.part.key_epsilon)
 
     def tell(self, watch: Watch, q: Tensor, hashed: Hashed, stream: Stream, step: int) -> None:
         """Shows the buckets, the weights, by the explicit path, and what runs, to whoever looks on."""
         watch.note("buckets", step, lambda: hashed.buckets)
-        watch.note(self.name, step, lambda: dense.weights(q, unit(q), self.plain_request(q, hashed, stream, step)))
+        watch.note(self.name, step, lambda: dense.weights(q, self.keys(q), self.plain_request(q, hashed, stream, step)))
         watch.note(f"{self.name} executor", step, lambda: f"hashed ({TILES})")
         watch.note(f"{self.name} executors", step, lambda: (Verdict("hashed", True, TILES, None),))
 
-    def hash(self, q: Tensor, stream: Stream, step: int) -> Tensor:
-        """The buckets (batch, heads, rounds, length) of queries, one beyond all others where no token stands."""
-        part, (_, heads, _, width) = self.part, q.shape
+    def check(self, past: Bucketed) -> None:
+        """Refuses what a layer with other buckets or rounds has left behind."""
+        rounds, buckets = expect(Bucketed, past).starts.shape[2], past.starts.shape[3] - 2
+        own = self.rounds, math.prod(self.factors)
+        if (rounds, buckets) != own:
+            raise FormersError(
+                f"the state was hashed in {rounds} rounds into {buckets} buckets, and this model has {own[0]} rounds and {own[1]} buckets: "
+                "it is of another; use initial_state."
+            )
+
+    @property
+    def rounds(self) -> int:
+        """The hashing rounds of a pass."""
+        return self.part.rounds if self.training else self.part.evaluation_rounds or self.part.rounds
+
+    def draw(self, stream: Stream, step: int) -> tuple[int, ...]:
+        """The keys of a pass's rotations: fixed in evaluation, of the training step where it is given, else drawn from torch's generator.
+
+        A second pass over the same tokens draws, too, although it hashes nothing: so it leaves the generator as the first pass did, and
+        dropout draws the same numbers behind it.
+        """
+        seed = self.part.seed
+        if not self.training or stream.keep:  # what goes on must be hashed as it was
+            return (seed, step)
+        if stream.update is not None:
+            return (seed, step, stream.update)
+        return (step,) if torch.compiler.is_compiling() else (fresh(), step)
+
+    def hash(self, q: Tensor, keys: tuple[int, ...], stream: Stream) -> Tensor:
+        """The buckets (batch, heads, rounds, length) of queries by rotations of these keys; padding has one beyond all others."""
+        _, heads, _, width = q.shape
         columns = sum(self.factors) // 2
-        learns = self.training and not stream.keep  # what goes on must be hashed as it was
-        rounds = part.rounds if self.training else part.evaluation_rounds or part.rounds
-        keys = (part.seed, step) if not learns else (step,) if stream.update is None else (part.seed, step, stream.update)
         if torch.compiler.is_compiling():
-            directions = drawn(heads, width, rounds, columns, list(keys))
-        elif learns:
-            directions = rotations(heads, width, rounds, columns, *(keys if stream.update is not None else (fresh(), step)))
+            directions = drawn(heads, width, self.rounds, columns, list(keys))
         else:
-            directions = fixed_rotations(heads, width, rounds, columns, *keys)
+            make = rotations if self.training and not stream.keep else fixed_rotations
+            directions = make(heads, width, self.rounds, columns, *keys)
         buckets = hashes(q, directions, self.factors)
         if stream.valid is not None:
             buckets.masked_fill_(~stream.valid[:, None, None, :], math.prod(self.factors))
@@ -205,11 +263,11 @@ class LSHAttention(SharedHeads):
             times = meetings(hashed, rules, stream.valid).clamp(min=1).to(q.dtype)
             met = times.log().masked_fill(~met, float("-inf"))
         dropout = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(q, unit(q), v, attn_mask=met, dropout_p=dropout, scale=self.scale)
+        return F.scaled_dot_product_attention(q, self.keys(q), v, attn_mask=met, dropout_p=dropout, scale=self.scale)
 
     def plainly(self, q: Tensor, v: Tensor, hashed: Hashed, stream: Stream, step: int) -> Tensor:
         """Attention by the full matrix of weights: the equation."""
-        return dense.run(q, unit(q), v, self.plain_request(q, hashed, stream, step))  # E94
+        return dense.run(q, self.keys(q), v, self.plain_request(q, hashed, stream, step))  # E94
 
     def plain_request(self, q: Tensor, hashed: Hashed, stream: Stream, step: int) -> Request:
         """What is asked of dense attention: all pairs, with a term that shuts those that do not meet."""

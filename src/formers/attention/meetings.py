@@ -16,7 +16,7 @@ from formers.attention.hashing import Hashed
 
 
 class Rules(NamedTuple):
-    """How far a query looks when tokens are sorted by bucket."""
+    """How far a query looks when tokens are sorted by bucket, and how it is made a key."""
 
     causal: bool
     chunk: int
@@ -32,6 +32,8 @@ class Rules(NamedTuple):
     """Chunks before and behind its own that a query looks at."""
     wrap: Literal["round", "rounds"] = "round"
     """Across buckets: whether the first chunk of a round looks back at the last one of its own or of the round before."""
+    key_epsilon: float = 0.0
+    """What is added to the mean square of a query before it is made a key."""
 
 
 def meetings(hashed: Hashed, rules: Rules, real: Tensor | None = None) -> Tensor:

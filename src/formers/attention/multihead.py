@@ -23,6 +23,7 @@ from formers.attention.request import Request
 from formers.core import Cache, Comb, FormersError, Hidden, Index, Positions, Range, Sizes, Slot, Stream, Watch
 from formers.core.initial import Law, draw
 from formers.core.positions import EMPTY, one_by_one
+from formers.core.state import expect
 from formers.patterns import Full, Pattern
 from formers.score import ByDistance
 from formers.score.base import ScoreModule
@@ -93,6 +94,10 @@ class Attention(Slot):
     def met(self, sizes: Sizes) -> float:
         """The share of the pairs that a pattern allows which are looked at, where nothing but chance decides."""
         return 1.0
+
+    def room(self, length: int) -> int | None:
+        """How many tokens of a row it can read at a training length; None where any number will do."""
+        return None
 
     def condensed(self, sizes: Sizes, tokens: int) -> int | None:
         """The number of keys that are made of so many tokens; None where every token is a key of its own."""
@@ -198,6 +203,8 @@ class SelfAttention(_Heads):
 
     def forward(self, x: Tensor, stream: Stream, past: Cache | Hidden | None, step: int) -> tuple[Tensor, Cache | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the keys and values for the stream's continuation."""
+        if past is not None and not isinstance(past, Hidden):
+            expect(Cache, past)
         pattern = self.patterns[step]
         # Where rows end may decide who sees whom; causal rows have no end yet. torch.compile cannot make a pattern: its request says it.
         if stream.valid is None and not pattern.is_causal and not torch.compiler.is_compiling():
@@ -262,8 +269,11 @@ class SelfAttention(_Heads):
             q, k, v = self.split_all(self.qkv(x), 3)
             return q, Cache(k, v, positions) if past is None else past.append(k, v, positions)
         own = self.widths[0]
-        weight, bias = self.qkv.weight, self.qkv.bias
         both = past.append(x, positions)
+        if type(self.qkv) is not nn.Linear:  # a wrapper, such as an adapter, is applied as a whole
+            q, k, v = self.split_all(self.qkv(both.states), 3)
+            return q[:, :, -x.shape[1] :], Cache(k, v, both.positions)
+        weight, bias = self.qkv.weight, self.qkv.bias
         q = F.linear(x, weight[:own], None if bias is None else bias[:own])
         kv = F.linear(both.states, weight[own:], None if bias is None else bias[own:])  # E50
         (k, v), q = self.split_all(kv, 2), self.split(q, self.sizes.head_dim)
@@ -288,6 +298,7 @@ class CrossAttention(_Heads):
         q = self.split(self.q(x), self.sizes.head_dim)
         queries = Range(0, x.shape[1])
         if past is not None:
+            expect(Cache, past)
             past = replace(past, keys=past.keys.to(q.dtype), values=past.values.to(q.dtype))
             return self.mix(q, past, self.request(EVERYTHING, queries, past.positions, None, None), stream, step), past
         if stream.source is None:
@@ -314,7 +325,9 @@ def leave_behind(cache: Cache, pattern: Pattern, stream: Stream, reach: int | No
     """The part of a cache that queries after this stream may still look at, by their pattern and as far back as a score reaches."""
     cache, where = cache.detach(), cache.positions
     if stream.valid is not None:  # the places behind a row's real tokens are empty, and the next tokens stand behind those
-        return replace(cache, positions=real(where, stream.valid) if isinstance(where, Range) else where, solid=0)
+        if isinstance(where, Range):  # before the segment there is nothing, or a memory of zeros
+            where = real(where, F.pad(stream.valid, (where.length - stream.valid.shape[1], 0), value=True))
+        return replace(cache, positions=where, solid=0)
     if not isinstance(where, Index):
         return within(cache, reach).only(pattern.kept(where.stop))
     return within(within(cache, pattern.reach), reach)

@@ -21,6 +21,7 @@ from formers.attention.attend import Verdict
 from formers.attention.cells import STATES, Cell, States, Weights, advance, check_width
 from formers.attention.multihead import Attention
 from formers.core import Carried, Sizes, Stream
+from formers.core.state import expect
 from formers.patterns import Causal, Full, Pattern
 from formers.score.base import ScoreModule
 
@@ -96,10 +97,8 @@ class RecurrentLayer(nn.Module):
 
 def recalled(past: Carried, cell: Cell, dim: int) -> States:
     """The states that a stream goes on from."""
-    states = past.states
+    states = expect(Carried, past).states
     check_width(states, cell, dim)
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # backward cannot keep what was made in inference mode
-        states = tuple(s.clone() if s.is_inference() else s for s in states)
     return states
 
 

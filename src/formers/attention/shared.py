@@ -2,19 +2,23 @@
 
 k_j = q_j / |q_j|        a_ij = softmax over j in S_i of q_i . k_j / sqrt(d_h)                                    E92
 
+With `key_epsilon` keys are q_j / sqrt(|q_j|^2 + d_h epsilon): trax and transformers add an epsilon of 1e-6 to the mean square.
 A query is most like itself, so that it would look at nothing else: it does so only where it sees no other key.
 """
 
 from __future__ import annotations
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.attention import dense
 from formers.attention.attend import run
 from formers.attention.multihead import Attention, DotProduct, _Heads, initialise, leave_behind
+from formers.attention.tiles import wide
 from formers.core import Cache, Index, Sizes, Stream
+from formers.core.state import expect
 from formers.patterns import Local, Pattern
 from formers.score.base import ScoreModule
 
@@ -28,6 +32,8 @@ class SharedQK(Attention):
     scaled: bool = True
     """By 1/sqrt(head_dim), behind the keys' own norm; transformers' and trax's Reformer do not (their keys are sqrt(head_dim) long)."""
     bias: bool = False
+    key_epsilon: NonNegativeFloat = 0.0
+    """What is added to the mean square of a query before it is made a key of length 1: 1e-6 in trax and transformers."""
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return SharedAttention(sizes, pattern, self)
@@ -49,9 +55,12 @@ class SharedHeads(_Heads):
         return None
 
 
-def unit(q: Tensor) -> Tensor:
-    """Vectors (..., width) of length 1."""
-    return F.normalize(q, dim=-1)  # E92
+def unit(q: Tensor, epsilon: float = 0.0) -> Tensor:
+    """Keys: the vectors (..., width) of queries at length 1; with an epsilon, which is added to their mean squares, a little shorter."""
+    if not epsilon:
+        return F.normalize(q, dim=-1)  # E92
+    squares = q.to(wide(q.dtype)).square().sum(dim=-1, keepdim=True)
+    return q * torch.rsqrt(squares + q.shape[-1] * epsilon).to(q.dtype)
 
 
 class SharedAttention(SharedHeads):
@@ -59,13 +68,14 @@ class SharedAttention(SharedHeads):
 
     def __init__(self, sizes: Sizes, pattern: Pattern, part: SharedQK) -> None:
         super().__init__(sizes, part.scaled, part.bias)
+        self.key_epsilon = part.key_epsilon
         self.patterns = [pattern.at(step) for step in range(sizes.steps)]
 
     def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
         pattern = self.patterns[step]
         q, v = self.split_all(self.qv(x), 2)
-        k = unit(q)
-        cache = Cache(k, v, stream.positions) if past is None else past.append(k, v, stream.positions)
+        k = unit(q, self.key_epsilon)
+        cache = Cache(k, v, stream.positions) if past is None else expect(Cache, past).append(k, v, stream.positions)
         valid = None if pattern.is_causal else stream.valid
         request = self.request(others(pattern), stream.positions, cache.positions, valid, None)
         single = alone(pattern, stream, x.shape[1])[:, None, :, None]

@@ -20,6 +20,7 @@ from formers.attention.attend import Verdict
 from formers.attention.multihead import Attention
 from formers.core import FormersError, Sizes, Stream, Tail
 from formers.core.initial import draw
+from formers.core.state import expect
 from formers.patterns import Causal, Full, Pattern
 from formers.score.base import ScoreModule
 
@@ -48,7 +49,7 @@ class Window(Attention):
         """The tokens of a window."""
         here = torch.arange(length)
         back = here[:, None] - here
-        return (back <= self.window) & (back >= (0 if pattern.is_causal else -self.window))
+        return (back <= self.window) & (back >= (0 if sizes.causal else -self.window))
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return WindowLayer(sizes, self)
@@ -80,7 +81,7 @@ class WindowLayer(nn.Module):
         if not stream.keep and past is None:
             return self.windows(F.pad(x, (0, 0, k, 0))), None
         before = Tail.blank(x, k) if past is None else past
-        if not isinstance(before, Tail) or before.states.shape[1] != k:
+        if expect(Tail, before).states.shape[1] != k:
             raise FormersError("the state is of a model with other windows: it is of another; use initial_state.")
         both = before.before(x)
         return self.windows(both), before.moved(both, stream.valid) if stream.keep else None

@@ -13,7 +13,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from formers.core import Cache, State
+from formers.core import State
 from formers.family import spec
 from formers.inspect.cost import Costs, counting, example
 from formers.model import Model, build, evaluating
@@ -103,5 +103,7 @@ def allocated(model: Model, train: Callable[[], object]) -> tuple[int, int]:
 
 
 def state_bytes(state: State) -> int:
-    """Bytes of the keys and values of a state."""
-    return sum(t.nbytes for step in state.steps for entry in step if isinstance(entry, Cache) for t in (entry.keys, entry.values))
+    """Bytes of the tensors of a state, of which a memory holds hidden states, and keys and values beside them."""
+    found: list[int] = []
+    state.map(lambda t: found.append(t.nbytes) or t)  # type: ignore[func-returns-value]
+    return sum(found)

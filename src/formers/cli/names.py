@@ -15,19 +15,20 @@ SOURCES = Path(__file__).parents[1]
 
 
 class Known(NamedTuple):
-    """A member: its presets and the options of its recipe."""
+    """A member: its presets and its options."""
 
     presets: list[str]
     options: list[str]
 
 
 def members() -> dict[str, Known]:
-    """The members, from the table in family/members.py and the signatures of the recipes that it names."""
+    """The members, from the table in family/members.py, the signatures of the recipes that it names, and that of family/common.py."""
     recipes = {n.name: n for file in _files("family") for n in _nodes(file) if isinstance(n, ast.FunctionDef)}
     found = {}
     for key, value in _items(_table("members.py", "MEMBERS")):
         recipe = recipes[_name(value.args[0])].args
-        options = [argument.arg for argument in (*recipe.posonlyargs, *recipe.args, *recipe.kwonlyargs)]
+        given = (*recipe.posonlyargs, *recipe.args, *recipe.kwonlyargs, *recipes["adjusted"].args.kwonlyargs)
+        options = [argument.arg for argument in given]
         found[key] = Known([name for name, _ in _items(value.args[1])], options)
     return found
 

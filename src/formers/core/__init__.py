@@ -1,11 +1,11 @@
 """What every part stands on: positions, state, the frozen spec base, errors and keyed random numbers."""
 
+from formers.core.cache import Cache, Hidden
 from formers.core.errors import FormersError, nearest
 from formers.core.part import Part, Slot
 from formers.core.positions import Comb, Index, Positions, Range
-from formers.core.settle import Settles
 from formers.core.sizes import Sizes
-from formers.core.state import Cache, Carried, Hidden, State, Tail
+from formers.core.state import Carried, State, Tail
 from formers.core.stream import IGNORED, Source, Stream, Watch, compact
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Part",
     "Positions",
     "Range",
-    "Settles",
     "Sizes",
     "Slot",
     "Source",

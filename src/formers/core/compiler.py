@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses import FakeTensor
 
 COMPILERS = ("g++", "clang++", "cl")
@@ -21,5 +22,5 @@ def compiler() -> str | None:
 
 
 def concrete(x: Tensor) -> bool:
-    """Whether one can look into a tensor: not while a graph is compiled or costs are counted."""
-    return not torch.compiler.is_compiling() and not isinstance(x, FakeTensor)
+    """Whether the numbers of a tensor can be read: not in a compiled graph, while costs are counted, on meta or in torch.func."""
+    return not (torch.compiler.is_compiling() or isinstance(x, FakeTensor) or x.is_meta or is_functorch_wrapped_tensor(x))

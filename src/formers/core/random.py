@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 
@@ -19,6 +21,14 @@ def generator(seed: int, *keys: int | str, device: torch.device | str = "cpu") -
     made = torch.Generator(device)
     made.manual_seed(key(seed, *keys))
     return made
+
+
+def mixed(numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """64 bits that look random for each integer, the same on every machine (splitmix64; Steele et al., 2014)."""
+    x = (numbers + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def fresh() -> int:

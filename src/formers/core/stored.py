@@ -55,7 +55,8 @@ def unpack(packed: Any, tensors: dict[str, Tensor], device: torch.device | str =
     kind = KINDS.get(str(packed.get("kind")))
     if kind is None:
         raise FormersError(f"{packed.get('kind')!r} is nothing that a state is made of: use the formers that wrote it.")
-    return kind(**{f.name: unpack(packed[f.name], tensors, device) for f in _fields(kind)})
+    # A field that is not there was added after the file was written: it has a default.
+    return kind(**{f.name: unpack(packed[f.name], tensors, device) for f in _fields(kind) if f.name in packed})
 
 
 def join_rows(parts: list[tuple[Any, dict[str, Tensor]]]) -> tuple[Any, dict[str, Tensor]]:

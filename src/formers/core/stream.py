@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from formers.core.positions import Positions
 
@@ -104,7 +105,8 @@ class Stream:
     def once(self, name: str, step: int, decide: Callable[[], T]) -> T:
         """What `decide` gives, and, in a second pass over the same tokens, what it gave in the first.
 
-        A second pass may compute its inputs back from outputs, and what is decided by comparing them could come out otherwise.
+        A second pass may compute its inputs back from outputs, and what is decided by comparing them could come out otherwise. `decide`
+        draws no random numbers: the second pass, which does not call it, would leave the generator in another state than the first.
         """
         if self.decided is None:
             return decide()
@@ -115,11 +117,18 @@ class Stream:
 
 @dataclass(frozen=True)
 class Compaction:
-    """An order of each row that puts real tokens first, its inverse, and which places then hold real tokens."""
+    """An order of each row that puts real tokens first, its inverse, and which places then hold real tokens.
+
+    The order may name the first places only, where all others hold padding.
+    """
 
     order: Tensor
     inverse: Tensor
     valid: Tensor
+
+    def first(self, places: int) -> Compaction:
+        """The compaction to the first places, behind which no row has a real token."""
+        return Compaction(self.order[:, :places], self.inverse, self.valid[:, :places])
 
     def apply(self, x: Tensor) -> Tensor:
         """Rows (batch, length, ...) with their real tokens first."""
@@ -130,8 +139,9 @@ class Compaction:
         return self.back(self.blank(x))
 
     def back(self, x: Tensor) -> Tensor:
-        """Rows in their original order, padding too."""
-        return _gather(x, self.inverse)
+        """Rows in their original order, padding too: zero where it was left out."""
+        spare = self.inverse.shape[1] - x.shape[1]
+        return _gather(F.pad(x, (0, 0) * (x.dim() - 2) + (0, spare)) if spare else x, self.inverse)
 
     def blank(self, x: Tensor) -> Tensor:
         """Compacted rows, zero behind their real tokens, whatever stood there."""

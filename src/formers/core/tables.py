@@ -6,16 +6,17 @@ fake mode has tables of its own, and real ones are neither used nor harmed by it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch._guards import active_fake_mode
-from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from torch.utils.weak import WeakIdKeyDictionary
+
+from formers.core.content import mark
 
 Make = TypeVar("Make", bound=Callable[..., Any])
 
@@ -49,24 +50,15 @@ _DERIVED: Any = WeakIdKeyDictionary()
 def derived(weight: Tensor, dtype: torch.dtype, rows: int, make: Callable[[int], Tensor], which: Hashable = None) -> Tensor:
     """The first rows of a table (n, rows, width) that make(rows) computes from a weight, in a type.
 
-    Where nothing is learnt it is kept as long as the weight stays as it is, or until somebody says `forget`: who writes through `.data`
-    leaves no trace. `which` tells apart tables that are made of one weight.
+    Without gradients it is kept as long as the weight holds the same numbers (`core.content.mark`), however they were written.
+    `which` distinguishes the tables of one weight.
     """
-    if torch.compiler.is_compiling() or weight.is_inference():
+    now = None if torch.is_grad_enabled() else mark(weight)
+    if now is None:
         return make(rows).to(dtype)
-    if torch.is_grad_enabled():
-        _DERIVED.pop(weight, None)  # a fused optimiser, which may come next, does not count the weight's versions
-        return make(rows).to(dtype)
-    place = 0 if isinstance(weight, FakeTensor) else weight.data_ptr()
-    mark, tables = (weight._version, place), _DERIVED.setdefault(weight, {})
+    tables = _DERIVED.setdefault(weight, {})
     known = tables.get((dtype, which))
-    if known is None or known[0] != mark or known[1].shape[1] < rows:
-        known = tables[dtype, which] = (mark, make(-(-rows // ROWS) * ROWS).to(dtype))
+    if known is None or known[0] is not now or known[1].shape[1] < rows:
+        known = tables[dtype, which] = (now, make(-(-rows // ROWS) * ROWS).to(dtype))
     table: Tensor = known[1]
     return table[:, :rows]
-
-
-def forget(weights: Iterable[Tensor]) -> None:
-    """Lets go of the tables that are made of some weights."""
-    for weight in weights:
-        _DERIVED.pop(weight, None)

@@ -10,16 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from formers.core import IGNORED, FormersError
-from formers.core.random import generator
+from formers.core.random import generator, mixed
 from formers.data.files import Parts
+from formers.data.spread import in_batches, spread
 from formers.data.tokenize import Bytes, Tokenizer
 
 Batch = dict[str, Tensor]
 ALL = slice(None)
+DRAWS = 3
+"""Random numbers for each place of a text: whether it is hidden, what becomes of it, and the token that may replace it."""
 
 
 class Batches(Protocol):
@@ -36,8 +40,11 @@ class Batches(Protocol):
         """Some rows of the batch of a training step, which has `size` of them."""
         ...
 
-    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
-        """Batches that cover a part of the data, each token or example judged once."""
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
+        """Batches that cover a part of the data, each token or example evaluated once.
+
+        sample: only so many rows (windows, segments, examples), spread over the part; which ones depends on the part and this number.
+        """
         ...
 
 
@@ -72,7 +79,7 @@ class Language:
         found = _windows(self.parts["train"], self.length + 1, size, generator(seed, "batch", step), rows)
         return {"tokens": found[:, :-1].contiguous(), "targets": found[:, 1:].contiguous()}
 
-    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
         """Windows of `length` tokens, one every `stride` (side by side if None): each token but the first of all is judged once.
 
         What an earlier window has judged is -100, so that with a stride below the length tokens are judged with more context.
@@ -80,9 +87,9 @@ class Language:
         if stride is not None and not 1 <= stride <= self.length:
             raise FormersError(f"stride={stride} would miss tokens or stand still: give 1 ... length={self.length}.")
         stride = stride or self.length
-        for start, rows in _side_by_side(self.parts[part], self.length + 1, stride, size):
+        for numbers, rows in _side_by_side(self.parts[part], self.length + 1, stride, size, sample):
             targets = rows[:, 1:].clone()
-            targets[int(start == 0) :, : self.length - stride] = IGNORED
+            targets[numbers > 0, : self.length - stride] = IGNORED
             yield {"tokens": rows[:, :-1], "targets": targets}
 
 
@@ -104,18 +111,29 @@ class Masked:
         batch = self._hide(_windows(self.parts["train"], self.length, size, random), random)
         return {name: value[rows] for name, value in batch.items()}
 
-    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
-        """Windows side by side, masked the same way every time."""
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
+        """Windows side by side; what is hidden, and by what, is a function of a token's place in the part, whatever the batch size."""
         refuse_stride(stride)
-        for step, (_, rows) in enumerate(_side_by_side(self.parts[part], self.length, self.length, size)):
-            yield self._hide(rows, generator(0, "masked", step))
+        for numbers, rows in _side_by_side(self.parts[part], self.length, self.length, size, sample):
+            yield self._hide_by_place(rows, numbers[:, None] * self.length)
 
     def _hide(self, tokens: Tensor, random: torch.Generator) -> Batch:
+        """Tokens (rows, length) of a training batch with some of them hidden; all rows are drawn together."""
         chosen = torch.rand(tokens.shape, generator=random) < self.share
         if not bool(chosen.any()):  # of few tokens: there must be something to guess
             chosen.view(-1)[torch.randint(chosen.numel(), (1,), generator=random)] = True
         fate = torch.rand(tokens.shape, generator=random)
         other = torch.randint(self.plain, tokens.shape, generator=random)
+        return self._hidden(tokens, chosen, fate, other)
+
+    def _hide_by_place(self, tokens: Tensor, starts: Tensor) -> Batch:
+        """Windows (rows, length) that begin at these places (rows, 1) of their part, with some of their tokens hidden."""
+        places = starts + torch.arange(tokens.shape[1])
+        draw, fate, other = (_uniform(places, which) for which in range(3))
+        least = draw == draw.amin(dim=1, keepdim=True)  # of few tokens: every window has something to guess
+        return self._hidden(tokens, (draw < self.share) | least, fate, (other * self.plain).long())
+
+    def _hidden(self, tokens: Tensor, chosen: Tensor, fate: Tensor, other: Tensor) -> Batch:
         shown = torch.where(chosen & (fate < 0.8), self.mask, torch.where(chosen & (fate >= 0.9), other, tokens))
         return {"tokens": shown, "targets": tokens.masked_fill(~chosen, IGNORED)}
 
@@ -135,12 +153,12 @@ class LastWord:
         """None: passages are for testing."""
         raise FormersError(f"{self.parts.name} is for testing only: train on other data.")
 
-    def eval_batches(self, size: int, part: str = "test", stride: int | None = None) -> Iterator[Batch]:
+    def eval_batches(self, size: int, part: str = "test", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
         """The passages of a part in order."""
         refuse_stride(stride)
         passages = self.parts[part]
-        for start in range(0, len(passages), size):
-            rows = [self._row(passage) for passage in passages[start : start + size]]
+        for some in in_batches(len(passages), size, sample):
+            rows = [self._row(passages[i]) for i in some.tolist()]
             tokens, mask = pad([ids[:-1] for ids, _ in rows])
             targets, _ = pad([goal for _, goal in rows], filler=IGNORED)
             yield {"tokens": tokens, "targets": targets, "mask": mask}
@@ -184,13 +202,21 @@ def _windows(stream: Tensor, width: int, size: int, random: torch.Generator, row
     return stream[starts + torch.arange(width)].long()
 
 
-def _side_by_side(stream: Tensor, width: int, stride: int, size: int) -> Iterator[tuple[int, Tensor]]:
-    """Windows of `width` tokens, one every `stride`, in batches of `size`, with the number of the first; the last one may be shorter."""
+def _uniform(places: Tensor, which: int) -> Tensor:
+    """A number in [0, 1) for each place of a part, float64; `which` of several for a place."""
+    return torch.from_numpy((mixed(places.numpy() * DRAWS + which) >> np.uint64(11)) * 2.0**-53)
+
+
+def _side_by_side(stream: Tensor, width: int, stride: int, size: int, sample: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Windows of `width` tokens, one every `stride`, in batches of `size`, with their numbers (rows,); the last one may be shorter.
+
+    sample: only so many of the windows, spread over the stream.
+    """
     whole = max(0, len(stream) - width + stride) // stride
-    for start in range(0, whole, size):
-        count = min(size, whole - start)
-        places = (start + torch.arange(count))[:, None] * stride + torch.arange(width)
-        yield start, stream[places].long()
     read = (whole - 1) * stride + width if whole else 0
-    if len(stream) > read:
-        yield whole, stream[None, whole * stride :].long()
+    chosen = spread(whole + (len(stream) > read), sample)
+    for numbers in torch.split(chosen[chosen < whole], size):
+        if len(numbers):
+            yield numbers, stream[numbers[:, None] * stride + torch.arange(width)].long()
+    if len(chosen) and chosen[-1] == whole:
+        yield chosen[-1:], stream[None, whole * stride :].long()

@@ -15,6 +15,7 @@ from formers.data.batches import ALL, Batch, named, pad, refuse_stride
 from formers.data.files import Parts
 from formers.data.numbers import Two
 from formers.data.pairs import Pair
+from formers.data.spread import in_batches
 from formers.data.tokenize import Tokenizer
 
 
@@ -31,11 +32,12 @@ class _Drawn:
         drawn = torch.randint(len(train), (size,), generator=generator(seed, "batch", step))[rows]
         return self.batch([train[i] for i in drawn.tolist()])
 
-    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
-        """The examples of a part in order."""
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
+        """The examples of a part in order, or a sample of them."""
         refuse_stride(stride)
-        for start in range(0, len(self.parts[part]), size):
-            yield self.batch(self.parts[part][start : start + size])
+        examples = self.parts[part]
+        for some in in_batches(len(examples), size, sample):
+            yield self.batch([examples[i] for i in some.tolist()])
 
     def batch(self, examples: Sequence[Any]) -> Batch:
         """Examples as one padded batch."""

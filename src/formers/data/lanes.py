@@ -10,7 +10,11 @@ from torch import Tensor
 from formers.core import IGNORED
 from formers.core.random import generator
 from formers.data.batches import ALL, Batch, named, refuse_stride
+from formers.data.spread import spread
 from formers.data.tokenize import Bytes, Tokenizer
+
+STRETCH = 4
+"""The least number of segments that a stretch of a sample has."""
 
 
 class Streams:
@@ -18,12 +22,14 @@ class Streams:
 
     The key `fresh` (rows,) is True where a row does not go on from the batch before: there a memory is to be emptied. In training
     the stream is a ring that every epoch enters at another place, a function of (seed, epoch).
+
+    warm: how many segments are read before each stretch of a sample to fill the memory; they are not counted.
     """
 
     continues = True
 
-    def __init__(self, parts: Mapping[str, Tensor], length: int, tokenizer: Tokenizer = Bytes()) -> None:
-        self.parts, self.length, self.tokenizer = named(parts), length, tokenizer
+    def __init__(self, parts: Mapping[str, Tensor], length: int, tokenizer: Tokenizer = Bytes(), warm: int = 2) -> None:
+        self.parts, self.length, self.tokenizer, self.warm = named(parts), length, tokenizer, warm
 
     def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
         """The segments of a step: row b holds the next `length` tokens of lane b; shorter ones if the text has too few for all lanes."""
@@ -44,17 +50,22 @@ class Streams:
 
     def beginning(self, part: str, count: int) -> Streams:
         """The same, with a part that ends behind so many targets: lanes then are cut from these alone."""
-        return Streams({part: self.parts[part][: count + 1]}, self.length, self.tokenizer)
+        return Streams({part: self.parts[part][: count + 1]}, self.length, self.tokenizer, self.warm)
 
-    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
         """A part in `size` lanes (fewer if it is tiny), segment by segment; each token but the very first is judged once.
 
         Lanes overlap by one token and differ by at most one in length: where one has ended, in the last batch alone, targets are -100. What
         it reads there comes behind all that is judged, and needs no mask.
+
+        sample: only so many segments, or a few less, in stretches that are spread over the part, `size` of them side by side.
         """
         refuse_stride(stride)
         stream = self.parts[part]
         count = len(stream) - 1
+        if sample is not None and sample < -(-count // self.length):
+            yield from self._stretches(stream, size, sample)
+            return
         size = min(size, count)
         edges = torch.arange(size + 1) * count // size
         longest = int((edges[1:] - edges[:-1]).max())
@@ -67,3 +78,25 @@ class Streams:
                 "targets": stream[(places + 1).clamp(max=count)].long().masked_fill(~real, IGNORED),
                 "fresh": torch.full((size,), begin == 0),
             }
+
+    def stretch(self, sample: int) -> int:
+        """How many segments each stretch of a sample of so many segments has: enough to be worth its warm-up."""
+        return min(max(STRETCH, 2 * self.warm), sample)
+
+    def _stretches(self, stream: Tensor, size: int, sample: int) -> Iterator[Batch]:
+        """Stretches of segments, each read from `warm` segments before it on, or from the beginning of the stream."""
+        segments, stretch = -(-(len(stream) - 1) // self.length), self.stretch(sample)
+        begins = spread(-(-segments // stretch), sample // stretch) * stretch
+        before = begins.clamp(max=self.warm)
+        for warm in sorted(set(before.tolist())):  # those without a warm-up first, which begin the stream
+            for rows in torch.split(begins[before == warm], size):
+                for segment in range(-warm, stretch):
+                    batch = self._segment(stream, rows + segment, counted=segment >= 0)
+                    yield {**batch, "fresh": torch.full((len(rows),), segment == -warm)}
+
+    def _segment(self, stream: Tensor, numbers: Tensor, counted: bool) -> Batch:
+        """The segments of these numbers (rows,); behind the end of the stream, and where nothing is counted, targets are -100."""
+        last = len(stream) - 1
+        places = numbers[:, None] * self.length + torch.arange(self.length)
+        targets = stream[(places + 1).clamp(max=last)].long()
+        return {"tokens": stream[places.clamp(max=last)].long(), "targets": targets.masked_fill((places >= last) | (not counted), IGNORED)}

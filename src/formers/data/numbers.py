@@ -15,6 +15,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from formers.core.random import mixed
+
 RANGE = 1_000_000
 HELD_OUT = 0.01
 """The share that is kept for validation: enough to judge by, and few enough to be written out."""
@@ -87,8 +89,5 @@ def _tables(language: str) -> tuple[list[str], list[str]]:
 
 
 def _hash(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """A number in [0, 1) that looks random for each integer (splitmix64; Steele et al., 2014)."""
-    x = (numbers + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (x ^ (x >> np.uint64(31))).astype(np.float64) / 2.0**64
+    """A number in [0, 1) that looks random for each integer."""
+    return mixed(numbers).astype(np.float64) / 2.0**64

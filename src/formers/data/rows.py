@@ -9,6 +9,7 @@ from torch import Tensor
 
 from formers.core.random import generator
 from formers.data.batches import ALL, Batch, named, refuse_stride
+from formers.data.spread import in_batches
 from formers.data.tokenize import Tokenizer
 
 
@@ -26,11 +27,12 @@ class Rows:
         table = self.parts["train"]
         return self._batch(table[torch.randint(len(table), (size,), generator=generator(seed, "batch", step))[rows]])
 
-    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
-        """All rows of a part in order."""
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
+        """The rows of a part in order, or a sample of them."""
         refuse_stride(stride)
-        for rows in self.parts[part].split(size):
-            yield self._batch(rows)
+        table = self.parts[part]
+        for some in in_batches(len(table), size, sample):
+            yield self._batch(table[some])
 
     def _batch(self, rows: Tensor) -> Batch:
         targets = rows.long()

@@ -41,16 +41,17 @@ def without_mask(spec: Spec) -> Spec:
     A language model over Full is refused elsewhere, and rightly. Here the head says that it does not write (MaskedLM, which has the same
     weights and the same loss), and whoever judges it as a language model must put the mask back.
     """
-    if not isinstance(spec.pattern, Causal) or type(spec.head) is not LanguageModel:
+    if not all(isinstance(pattern, Causal) for _, pattern in spec.layers) or type(spec.head) is not LanguageModel:
         raise _lacks(spec, "no causal mask over all tokens with a plain softmax behind it")
-    if not isinstance(spec.attention, DotProduct) or isinstance(spec.feedforward, SeparableConv):
+    if _dot_product(spec) is None or isinstance(spec.feedforward, SeparableConv):
         raise _lacks(spec, "an order that is in its weights, too, and not in a mask alone")
     return spec.replace(pattern=Full(), head=MaskedLM(**dict(spec.head)))
 
 
 def without_residual(spec: Spec) -> Spec:
     """The norms stay, and a sublayer's answer replaces the stream instead of joining it."""
-    return spec.replace(residual=NormOnly(of=_has_both(spec)))
+    norms = {name: value for name, value in spec.residual if name in NormOnly.model_fields}
+    return spec.replace(residual=NormOnly(of=_has_both(spec), **norms))
 
 
 def without_norm(spec: Spec) -> Spec:
@@ -60,9 +61,10 @@ def without_norm(spec: Spec) -> Spec:
 
 def without_scaling(spec: Spec) -> Spec:
     """Dot products enter the softmax as they are, as large as heads are wide."""
-    if not isinstance(spec.attention, DotProduct) or not spec.attention.scaled:
+    attention = _dot_product(spec)
+    if attention is None or not attention.scaled:
         raise _lacks(spec, "no scaled dot-product attention")
-    return spec.replace(attention=spec.attention.replace(scaled=False))
+    return spec.replace(attention=attention.replace(scaled=False))
 
 
 def with_one_head(spec: Spec) -> Spec:
@@ -84,6 +86,13 @@ ABLATIONS: dict[str, Callable[[Spec], Spec]] = {
     "heads": with_one_head,
 }
 """By the name of what is taken away."""
+
+
+def _dot_product(spec: Spec) -> DotProduct | None:
+    """The dot-product attention that all layers have; None where one has another attention."""
+    kinds = set(spec.attention.kinds)
+    only = kinds.pop()
+    return only if not kinds and isinstance(only, DotProduct) else None
 
 
 def _has_both(spec: Spec) -> Literal["pre", "post"]:

@@ -51,6 +51,7 @@ def act_rnn(
     dropout: float = 0.0,
     norm: str = "bare",
     tied: bool = True,
+    embedding_scale: str = "input",
 ) -> Spec:
     """A recurrent cell that takes up to `steps` steps for each input: a tagger of vectors, or with `vocab` a language model."""
     if classes is None and vocab is None and features is None:
@@ -61,7 +62,8 @@ def act_rnn(
         raise FormersError(f"places={places} is the number of classes a position has, and without classes it has none: give classes.")
     writes = classes is None
     return Spec(
-        name="act-rnn", vocab=vocab, features=features, dim=dim, heads=1, length=length, dropout=dropout, position=NoPosition(),
+        name="act-rnn", vocab=vocab, features=features, dim=dim, heads=1, length=length, dropout=dropout,
+        embedding_scale=embedding_scale, position=NoPosition(),
         pattern=Causal(), attention=Pondering(cell=cell, steps=steps, epsilon=halt_epsilon, ponder=ponder, bias=halt_bias, act=act),
         memory=Carry() if writes else NoMemory(), residual=residual(norm), depth=Stacked(layers=layers), feedforward=NoFeedForward(),
         head=LanguageModel(tied=tied) if classes is None else Tag(classes=classes, places=places),

@@ -60,6 +60,7 @@ def adaptive_span(
     norm: str = "pre",
     activation: str = "gelu",
     tied: bool = True,
+    embedding_scale: str = "input",
 ) -> Spec:
     """Every head sees as far back as it has learnt to, `span` tokens at the most, the token itself not among them.
 
@@ -79,6 +80,7 @@ def adaptive_span(
         score = Span(span=span, ramp=ramp, penalty=span_penalty, init=init or 0.0)
     return Spec(
         name="adaptive-span", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
+        embedding_scale=embedding_scale,
         attention_dropout=attention_dropout, position=NoPosition(), pattern=Local(window=span, include_self=False),
         attention=DotProduct(bias=False), score=score, memory=Recurrence(length=span if memory is None else memory),
         residual=residual(norm), depth=Stacked(layers=layers), feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),

@@ -57,6 +57,7 @@ def character_transformer(
     intermediate: Literal["cut-off", "decay", "constant", "none"] | None = None,
     targets: PositiveInt | None = None,
     tied: bool = True,
+    embedding_scale: str = "input",
 ) -> Spec:
     """A deep decoder that learns in every layer: positions are told to each, and each predicts the next tokens while it is young.
 
@@ -69,7 +70,8 @@ def character_transformer(
     plain = LanguageModel(tied=tied)
     return Spec(
         name="character-transformer", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
-        dropout=dropout, attention_dropout=attention_dropout, position=positions(position), pattern=Causal(), residual=residual(norm),
+        dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale, position=positions(position),
+        pattern=Causal(), residual=residual(norm),
         depth=Stacked(layers=layers),
         feedforward=Dense(hidden=hidden or 4 * dim, activation=activation, dropout=activation_dropout),
         head=Auxiliary(tied=tied, intermediate=intermediate or "cut-off", targets=targets or 2) if auxiliary else plain,

@@ -24,7 +24,11 @@ from formers.family import (
     universal_transformer,
     word_window,
 )
+from formers.family.common import adjusted
 from formers.model import Model, Spec, build
+
+COMMON = {name: each for name, each in inspect.signature(adjusted).parameters.items() if each.kind is each.KEYWORD_ONLY}
+"""The options that every member has."""
 
 
 class Member(NamedTuple):
@@ -40,9 +44,21 @@ class Member(NamedTuple):
     """Options that people look for and that the member cannot have, each with the sentence that says why."""
 
     @property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """The sizes and choices that the recipe takes, by name, and behind them those that every member has."""
+        return {**inspect.signature(self.recipe).parameters, **COMMON}
+
+    @property
     def options(self) -> list[str]:
-        """The names of the sizes and choices the recipe takes."""
-        return list(inspect.signature(self.recipe).parameters)
+        """The names of these."""
+        return list(self.parameters)
+
+    def spec(self, what: str, options: Mapping[str, Any]) -> Spec:
+        """The spec of options, which are checked; a sentence about a wrong one begins with `what`."""
+        kinds = {**get_type_hints(self.recipe, include_extras=True), **get_type_hints(adjusted, include_extras=True)}
+        given = {option: checked(f"{what} {option}", kinds[option], value) for option, value in options.items()}
+        common = {option: given.pop(option) for option in COMMON if option in given}
+        return adjusted(self.recipe(**given), **common)
 
 
 MEMBERS: dict[str, Member] = {
@@ -111,7 +127,7 @@ def members() -> list[str]:
 
 def member(name: str) -> Member:
     """The member of a name."""
-    if name not in MEMBERS:
+    if not isinstance(name, str) or name not in MEMBERS:
         raise FormersError(f"there is no member {name!r}: {nearest(name, MEMBERS)}")
     return MEMBERS[name]
 
@@ -119,7 +135,7 @@ def member(name: str) -> Member:
 def spec(name: str, *, preset: str | None = None, **options: Any) -> Spec:
     """The frozen spec of a member: its small defaults, or a preset ("base" is the paper's), changed by options."""
     known = member(name)
-    if preset is not None and preset not in known.presets:
+    if preset is not None and (not isinstance(preset, str) or preset not in known.presets):
         raise FormersError(f"{name} has no preset {preset!r}: {nearest(preset, known.presets)}")
     for option in options:
         if option in known.never:
@@ -127,11 +143,10 @@ def spec(name: str, *, preset: str | None = None, **options: Any) -> Spec:
         if option not in known.options:
             raise FormersError(f"{name} has no option {option!r}: {nearest(option, known.options)}")
     chosen = {**(known.presets[preset] if preset else {}), **options}
-    for option, parameter in inspect.signature(known.recipe).parameters.items():
+    for option, parameter in known.parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in chosen:
             raise FormersError(f"{name} needs {option!r}: give it a value.")
-    kinds = get_type_hints(known.recipe, include_extras=True)
-    return known.recipe(**{option: checked(f"{name} cannot take {option}", kinds[option], value) for option, value in chosen.items()})
+    return known.spec(f"{name} cannot take", chosen)
 
 
 def create(name: str, *, preset: str | None = None, **options: Any) -> Model:

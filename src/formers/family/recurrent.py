@@ -39,10 +39,12 @@ def rnn(
     tied: bool = True,
     cutoffs: tuple[PositiveInt, ...] | None = None,
     division: PositiveInt = 1,
+    embedding_scale: str = "input",
 ) -> Spec:
     """A token sees all that was read before it, through the states of `layers` cells, which go on from segment to segment."""
     return Spec(
-        name="rnn", vocab=vocab, dim=dim, heads=1, length=length, dropout=dropout, position=NoPosition(), pattern=Causal(),
+        name="rnn", vocab=vocab, dim=dim, heads=1, length=length, dropout=dropout,
+        embedding_scale=embedding_scale, position=NoPosition(), pattern=Causal(),
         attention=Recurrent(cell=cell), memory=Carry(), residual=residual(norm), depth=Stacked(layers=layers),
         feedforward=NoFeedForward(), head=words(vocab, cutoffs, division, tied),
     )  # fmt: skip

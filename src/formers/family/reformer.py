@@ -3,8 +3,8 @@
 Ours is the paper's: keys are queries of length 1, a pair that meets in several rounds counts once, and a query sees its own bucket only.
 Behind that norm no scale is left unless `scaled`: so have it the authors' code and transformers (docs/reformer-claims.md shows why).
 With whole buckets (reach "bucket", the default) nothing later changes anything earlier; reach "chunk" is the paper's. The codes of others
-by their options: `reach="chunk", across_buckets=True, duplicates=True, wrap="rounds"` is trax's and transformers' LSH attention, whose
-model has `ends="concat", tied=False`; with `scaled=True` it is reformer-pytorch's.
+by their options: `reach="chunk", across_buckets=True, duplicates=True, wrap="rounds", key_epsilon=1e-6` is the LSH attention of trax and
+transformers, whose model has `ends="concat", tied=False`; with `scaled=True` and no `key_epsilon` it is reformer-pytorch's.
 
 Equations E90-E98; docs/reformer.md.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from formers.attention import LSH, Attention, ByLayer, DotProduct, SharedQK
 from formers.core import FormersError
@@ -40,7 +40,8 @@ ABLATION: dict[str, Any] = {**ENWIK8, "layers": 3, "dropout": 0.0}
 TRAX: dict[str, Any] = {
     **ENWIK8, "head_dim": 128, "attention": ("local", "local", "lsh", "local"), "local_chunk": 128, "chunk": 256, "buckets": 512,
     "rounds": 2, "across_buckets": True, "duplicates": True, "wrap": "rounds", "scaled": False, "ends": "concat", "tied": False,
-    "embedding_scale": "none", "shape": (128, 512), "dims": (256, 768), "dropout": 0.2, "attention_dropout": 0.2,
+    "embedding_scale": "none", "key_epsilon": 1e-6, "norm_epsilon": 1e-6, "shape": (128, 512), "dims": (256, 768), "dropout": 0.2,
+    "attention_dropout": 0.2,
 }  # fmt: skip
 # Its images of 64 x 64 pixels as rows of 12,288 bytes (trax, reformer_imagenet64.gin). There positions have three axes, here a row and a
 # place in it.
@@ -101,6 +102,7 @@ def reformer(
     itself: Literal["alone", "always"] = "alone",
     wrap: Literal["round", "rounds"] = "round",
     scaled: bool = False,
+    key_epsilon: NonNegativeFloat = 0.0,
     hash_seed: int = 0,
     local_chunk: PositiveInt | None = None,
     ff_chunk: PositiveInt | None = 2048,
@@ -131,10 +133,10 @@ def reformer(
     chunk = chunk or min(64, length)
     lsh = LSH(
         rounds=rounds, chunk=chunk, buckets=buckets, reach=reach, duplicates=duplicates, across_buckets=across_buckets, itself=itself,
-        wrap=wrap, scaled=scaled, evaluation_rounds=evaluation_rounds, seed=hash_seed,
+        wrap=wrap, scaled=scaled, evaluation_rounds=evaluation_rounds, seed=hash_seed, key_epsilon=key_epsilon,
     )  # fmt: skip
     plain = DotProduct(bias=False)
-    kinds: dict[str, Attention] = {"lsh": lsh, "local": plain, "full": SharedQK(scaled=scaled), "separate": plain}
+    kinds: dict[str, Attention] = {"lsh": lsh, "local": plain, "full": SharedQK(scaled=scaled, key_epsilon=key_epsilon), "separate": plain}
     everything, near = whom(causal, local_chunk or chunk)
     seen = [near if word == "local" else everything for word in attention]
     common: dict[str, Any] = dict(

@@ -38,10 +38,12 @@ def seq2seq(
     dropout: float = 0.1,
     label_smoothing: float = 0.0,
     tied: bool = True,
+    embedding_scale: str = "input",
 ) -> Spec:
     """Recurrent layers read a source, others write a target and look at it as `alignment` says; "none" starts from its last state alone."""
     common: dict[str, Any] = dict(
-        dim=dim, heads=1, length=length, dropout=dropout, position=NoPosition(), residual=Bare(), feedforward=NoFeedForward(),
+        dim=dim, heads=1, length=length, dropout=dropout,
+        embedding_scale=embedding_scale, position=NoPosition(), residual=Bare(), feedforward=NoFeedForward(),
     )  # fmt: skip
     encoder = Spec(
         name="seq2seq's encoder", vocab=source_vocab, attention=Recurrent(cell=cell, direction="both" if bidirectional else "forward"),

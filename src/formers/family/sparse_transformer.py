@@ -65,6 +65,7 @@ def sparse_transformer(
     width: PositiveInt | None = None,
     channels: PositiveInt = 1,
     activation: str = "gelu-sigmoid",
+    embedding_scale: str = "none",
 ) -> Spec:
     """Factorised attention, fixed for text and strided for images (where `width` is given) unless `pattern` says otherwise.
 
@@ -87,7 +88,7 @@ def sparse_transformer(
         raise FormersError(f"height={height} and channels={channels} are of an image, which has a width: give width, too.")
     return Spec(
         name="sparse-transformer", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
-        dropout=dropout, attention_dropout=attention_dropout, embedding_scale="none", initialisation="fan-in",
+        dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale, initialisation="fan-in",
         position=Grid(width=stride) if width is None else Grid(width=width, height=height, channels=channels),
         pattern=spread(factorised, use, heads), residual=PreNorm(), depth=Stacked(layers=layers),
         feedforward=Dense(hidden=hidden or 4 * dim, activation=activation), head=LanguageModel(tied=False),

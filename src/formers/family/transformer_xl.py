@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -62,6 +62,7 @@ def transformer_xl(
     hidden: PositiveInt | None = None,
     length: PositiveInt = 128,
     memory: NonNegativeInt = 128,
+    memory_start: Literal["empty", "zeros"] = "empty",
     clamp: PositiveInt | None = None,
     same_length: bool = False,
     untied: bool = False,
@@ -72,14 +73,16 @@ def transformer_xl(
     tied: bool = True,
     cutoffs: tuple[PositiveInt, ...] | None = None,
     division: PositiveInt = 1,
+    embedding_scale: str = "input",
 ) -> Spec:
     """Every token sees its segment up to itself and the `memory` tokens before it; with same_length exactly the last `memory` tokens."""
     if same_length and not memory:
         raise FormersError("same_length=True shows every token the last memory=0 tokens, none at all: give memory at least 1.")
     return Spec(
         name="transformer-xl", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
+        embedding_scale=embedding_scale,
         attention_dropout=attention_dropout, position=NoPosition(), pattern=Local(window=memory) if same_length else Causal(),
-        attention=DotProduct(bias=False), score=Relative(clamp=clamp, untied=untied), memory=Recurrence(length=memory),
+        attention=DotProduct(bias=False), score=Relative(clamp=clamp, untied=untied), memory=Recurrence(length=memory, start=memory_start),
         residual=residual(norm), depth=Stacked(layers=layers), feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
         head=words(vocab, cutoffs, division, tied),
     )  # fmt: skip

@@ -33,6 +33,7 @@ def word_window(
     classes: PositiveInt | None = None,
     pool: str = "mean",
     tied: bool = True,
+    embedding_scale: str = "input",
 ) -> Spec:
     """A language model that sees the last layers * window tokens; with causal=False a masked one that sees as many to either side.
 
@@ -45,7 +46,8 @@ def word_window(
     if classes is None and pool != "mean":
         raise FormersError(f"pool={pool} is of a classifier, and without classes there is none: give classes, or leave it out.")
     return Spec(
-        name="word-window", vocab=vocab, dim=dim, heads=1, length=length, dropout=dropout, position=NoPosition(),
+        name="word-window", vocab=vocab, dim=dim, heads=1, length=length, dropout=dropout,
+        embedding_scale=embedding_scale, position=NoPosition(),
         pattern=Full() if ahead else Causal(), attention=Window(window=window, activation=activation), residual=residual(norm),
         depth=Stacked(layers=layers), feedforward=NoFeedForward(), head=head,
     )  # fmt: skip

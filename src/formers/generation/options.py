@@ -62,8 +62,11 @@ DRAWING = ("top_k", "top_p", "min_p", "repetition_penalty")
 RULES = (
     Rule(lambda o: o.max_new_tokens >= 0, lambda o: f"max_new_tokens={o.max_new_tokens} is negative: give 0 or more."),
     Rule(
-        lambda o: o.temperature >= 0,
-        lambda o: f"temperature={o.temperature} is below 0: use 0 for the likeliest token, 1 for the model's own spread.",
+        lambda o: 0 <= o.temperature < float("inf"),
+        lambda o: (
+            f"temperature={o.temperature} is {'below 0' if o.temperature < 0 else 'not a finite number'}: "
+            "use 0 for the likeliest token, 1 for the model's own spread."
+        ),
     ),
     Rule(lambda o: o.top_k is None or o.top_k >= 1, lambda o: f"top_k={o.top_k} leaves no token to choose: give 1 or more."),
     Rule(
@@ -87,7 +90,7 @@ RULES = (
     ),
     Rule(
         lambda o: 0 <= o.length_penalty < float("inf"),
-        lambda o: f"length_penalty={o.length_penalty} is below 0 or no number: give 0 or more, 0.6 as in the 2017 paper.",
+        lambda o: f"length_penalty={o.length_penalty} is below 0 or not a finite number: give 0 or more, 0.6 as in the 2017 paper.",
     ),
     Rule(
         lambda o: o.beams is None or (o.temperature in (0, 1) and not _drawing(o)),

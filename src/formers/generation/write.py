@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from formers.core import FormersError
+from formers.core.content import fixed_weights
 from formers.data.batches import pad
 from formers.generation.beam import search
 from formers.generation.compose import BATCH, batches, ends_of, lines_of, write
@@ -130,6 +131,8 @@ def stream_with(model: Model, prompt: str, options: Options) -> Iterator[str]:
         raise FormersError(f"beams={options.beams} knows its text only when all is searched: use generate, or leave out beams.")
     ends = ends_of(model, options, texts=True)
     assert ends.tokenizer is not None
+    if not isinstance(prompt, str):
+        raise FormersError(f"the prompt is a {type(prompt).__name__}: give a text, or use generate, which takes several and token ids.")
     (line,) = lines_of(model, [ends.tokenizer.encode(prompt)], options, ends)
 
     def pieces() -> Iterator[str]:
@@ -181,7 +184,7 @@ def texts(
     waiting: dict[int, list[Line]] = {}
     number = 0
     for group in batches(model, lines_of(model, prompts, options, ends), options, batch):
-        with evaluating(model):  # and not while a caller has what was written
+        with evaluating(model), fixed_weights():  # and not while a caller has what was written
             if options.beams is not None:
                 for found in search(model, group, options, ends):
                     waiting[found[0].number] = [replace(line, sample=i) for i, line in enumerate(found)]
@@ -236,11 +239,13 @@ def _whole(model: Model, prompt: Sequence[int], line: Line) -> list[int]:
 def _checked_rows(prompts: Any) -> list[Any]:
     """Prompts as a list, after refusing what is neither texts nor lists of ids."""
     if isinstance(prompts, (list, tuple)):
+        if not prompts:
+            raise FormersError("the list of prompts is empty: give at least one text or one list of token ids.")
         kinds = {
             str if isinstance(p, str) else list if isinstance(p, (list, tuple)) and all(isinstance(i, int) for i in p) else None
             for p in prompts
         }
-        if kinds in (set(), {str}, {list}):
+        if kinds in ({str}, {list}):
             return list(prompts)
     raise FormersError(
         f"the prompt is a {type(prompts).__name__}: give a text, a list of texts, a list of lists of token ids, "

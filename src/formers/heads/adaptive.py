@@ -46,6 +46,8 @@ class AdaptiveSoftmax(Head):
     """Whether the tables are those of the input."""
     tied_projections: Literal["all", "tails", "none"] = "tails"
     """Which projections are those of the input: all, those of the clusters of rarer words, or none."""
+    bias: bool = True
+    """Whether there are the biases b and c."""
 
     @field_validator("cutoffs")
     @classmethod
@@ -98,11 +100,11 @@ class AdaptiveHead(HeadModule):
         self.divided = part.division > 1
         self.scale = scale if part.tied else 1.0
         clusters = len(part.cutoffs)
-        self.bias = nn.Parameter(torch.zeros(vocab))
+        self.bias = nn.Parameter(torch.zeros(vocab)) if part.bias else None
         if clusters:
             # At first a cluster is as likely as a frequent word.
             self.cluster = nn.Parameter(torch.zeros(clusters, dim))
-            self.cluster_bias = nn.Parameter(torch.zeros(clusters))
+            self.cluster_bias = nn.Parameter(torch.zeros(clusters)) if part.bias else None
         shapes = part.tables(vocab, dim) or ((vocab, dim),)
         self.tables = nn.ParameterList([] if part.tied else [torch.randn(words, width) * width**-0.5 for words, width in shapes])
         own = {"all": 0, "tails": 1, "none": clusters + 1}[part.tied_projections] if self.divided else 0
@@ -157,9 +159,10 @@ class AdaptiveHead(HeadModule):
             whole = tables[0] if tables else embedding.weight
             assert whole is not None
             table = whole[start:stop]
-        weight, bias = table * self.scale if self.scale != 1.0 else table, self.bias[start:stop]
+        weight, bias = table * self.scale if self.scale != 1.0 else table, None if self.bias is None else self.bias[start:stop]
         if i == 0 and self.tails:
-            weight, bias = torch.cat([weight, self.cluster]), torch.cat([bias, self.cluster_bias])
+            weight = torch.cat([weight, self.cluster])
+            bias = None if bias is None or self.cluster_bias is None else torch.cat([bias, self.cluster_bias])
         return F.linear(hidden, weight, bias)
 
 

@@ -65,7 +65,7 @@ class Auxiliary(LanguageModel):
         return AuxiliaryLosses(self, sizes, vocab, layers) if layers or self.targets > 1 else None
 
     def deployed(self) -> Head:
-        return LanguageModel(tied=self.tied, label_smoothing=self.label_smoothing, chunk=self.chunk)
+        return LanguageModel(tied=self.tied, label_smoothing=self.label_smoothing, chunk=self.chunk, bias=self.bias)
 
 
 class AuxiliaryLosses(AuxiliaryModule):
@@ -79,7 +79,7 @@ class AuxiliaryLosses(AuxiliaryModule):
         """The share of the training that each intermediate layer contributes for."""
         wanted = [(layer, 1) for layer in range(1, layers + 1)]
         wanted += [(layer, target) for layer in (*range(1, layers + 1), sizes.steps) for target in range(2, head.targets + 1)]
-        classifier = LanguageModel(tied=False, label_smoothing=head.label_smoothing, chunk=head.chunk)
+        classifier = LanguageModel(tied=False, label_smoothing=head.label_smoothing, chunk=head.chunk, bias=head.bias)
         self.classifiers = nn.ModuleDict({_name(*which): classifier.build(sizes, vocab, 1.0) for which in sorted(wanted)})
 
     def taps(self, progress: float) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
 """The loss of tokens without the logits of all of them at once (after Kitaev et al., 2020, section 3, who take the loss in chunks).
 
-L       = 1/|C| sum_i in C -t_i . log p_i       p_i = softmax(s h_i E^T), t_i the smoothed target of E15
+L       = 1/|C| sum_i in C -t_i . log p_i       p_i = softmax(s h_i E^T + b), t_i the smoothed target of E15
 dL/dh_i = s/|C| (p_i - t_i) E                   i in C, else 0
 dL/dE   = s/|C| sum_i in C (p_i - t_i)^T h_i                                                E97
+dL/db   = 1/|C| sum_i in C (p_i - t_i)          where the head has a bias
 
-The logits of a slice make its part of the loss and at once, while they are there, its part of both gradients. So nothing is computed
+The logits of a slice make its part of the loss and at once, while they are there, its part of all gradients. So nothing is computed
 twice, and the backward pass only multiplies what it finds. Beside a slice's logits there are the gradients, as large as h and E.
 """
 
@@ -22,29 +23,41 @@ from formers.core.slices import by_slices
 from formers.heads.base import check_targets, mean, no_class, token_nats
 
 
-def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, smoothing: float, chunk: int) -> Tensor:
-    """The mean loss of targets (...) by hidden (..., dim) and weight (vocab, dim), over those that are not -100; 0 if none counts."""
+def chunked_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, smoothing: float, chunk: int, bias: Tensor | None = None
+) -> Tensor:
+    """The mean loss of targets (...) by hidden (..., dim), weight (vocab, dim) and perhaps bias (vocab), over those that are not -100.
+
+    It is 0 if none counts.
+    """
     check_targets(targets, hidden.shape[:-1])
-    if not torch.is_grad_enabled() or not (hidden.requires_grad or weight.requires_grad):
-        return mean(chunked_nats(hidden, weight, targets, scale, smoothing, chunk), targets)
+    if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in (hidden, weight, bias)):
+        return mean(chunked_nats(hidden, weight, targets, scale, smoothing, chunk, bias), targets)
     device = hidden.device.type
     kind = hidden.dtype
     if torch.is_autocast_enabled(device) and kind != torch.float64:
         kind = torch.get_autocast_dtype(device)
     flat, goal = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
-    loss: Tensor = _Loss.apply(flat, weight, goal, scale, smoothing, chunk, kind)  # type: ignore[no-untyped-call]
+    loss: Tensor = _Loss.apply(flat, weight, bias, goal, scale, smoothing, chunk, kind)  # type: ignore[no-untyped-call]
     return loss
 
 
-def chunked_nats(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, smoothing: float, chunk: int) -> Tensor:
+def chunked_nats(
+    hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, smoothing: float, chunk: int, bias: Tensor | None = None
+) -> Tensor:
     """What `token_nats` gives for targets (...), by slices."""
     check_targets(targets, hidden.shape[:-1])
 
     def nats(few: Tensor, goal: Tensor) -> Tensor:
-        logits = F.linear(few, weight)
-        return token_nats(logits * scale if scale != 1.0 else logits, goal, smoothing)
+        return token_nats(scored(F.linear(few, weight), bias, scale), goal, smoothing)
 
     return by_slices(nats, (hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)), chunk).view(targets.shape)
+
+
+def scored(products: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Logits (..., vocab) of the products of hidden states with a table: times the scale, and with the bias of each token."""
+    logits = products * scale if scale != 1.0 else products
+    return logits if bias is None else logits + bias.to(logits.dtype)
 
 
 class _Loss(torch.autograd.Function):
@@ -52,12 +65,14 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, smoothing: float, chunk: int, kind: torch.dtype
-    ) -> Tensor:
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scale: float, smoothing: float, chunk: int,
+        kind: torch.dtype,
+    ) -> Tensor:  # fmt: skip
         wide = torch.promote_types(kind, torch.float32)
-        by_hidden, by_weight = ctx.needs_input_grad[:2]
+        by_hidden, by_weight, by_bias = ctx.needs_input_grad[:3]
         to_hidden = torch.empty_like(hidden) if by_hidden else hidden.new_empty(0)
         to_weight = torch.zeros_like(weight, dtype=wide) if by_weight else weight.new_empty(0)
+        to_bias = None if bias is None else torch.zeros_like(bias, dtype=wide)
         nats = []
         # Its own casts, and not autocast's: that would keep a copy of the table that was made without gradients for who needs them.
         with torch.autocast(hidden.device.type, enabled=False):
@@ -65,10 +80,17 @@ class _Loss(torch.autograd.Function):
             for start in range(0, len(hidden), chunk):
                 few, goal = hidden[start : start + chunk].to(kind), targets[start : start + chunk]
                 logits = F.linear(few, table)
-                scores = torch.log_softmax(logits.mul_(scale) if scale != 1.0 else logits, dim=-1, dtype=wide)
+                if scale != 1.0:
+                    logits.mul_(scale)
+                if bias is not None:
+                    logits.add_(bias.to(kind))
+                scores = torch.log_softmax(logits, dim=-1, dtype=wide)
                 del logits
                 nats.append(_nats(scores, goal, smoothing))
-                error = _error(scores, goal, smoothing).to(kind)
+                error = _error(scores, goal, smoothing)
+                if by_bias and to_bias is not None:
+                    to_bias += error.sum(dim=0)
+                error = error.to(kind)
                 del scores
                 if by_hidden:
                     to_hidden[start : start + chunk] = error @ table  # E97
@@ -78,18 +100,23 @@ class _Loss(torch.autograd.Function):
                     to_weight += error.T @ few  # E97
                 del error
         count = (targets != IGNORED).sum().clamp(min=1)
-        ctx.save_for_backward(to_hidden, to_weight, count)
+        ctx.save_for_backward(to_hidden, to_weight, to_bias, count)
         ctx.scale, ctx.kind = scale, weight.dtype
         return torch.cat(nats).sum() / count
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Any:
-        to_hidden, to_weight, count = ctx.saved_tensors
-        by_hidden, by_weight = ctx.needs_input_grad[:2]
+        to_hidden, to_weight, to_bias, count = ctx.saved_tensors
+        by_hidden, by_weight, by_bias = ctx.needs_input_grad[:3]
         # Divided only here: in 16 bits the errors of many targets would else be too small to be told from 0.
         rate = slope * ctx.scale / count
-        return to_hidden * rate if by_hidden else None, (to_weight * rate).to(ctx.kind) if by_weight else None, *[None] * 5
+        slopes = (
+            to_hidden * rate if by_hidden else None,
+            (to_weight * rate).to(ctx.kind) if by_weight else None,
+            (to_bias * (slope / count)).to(ctx.kind) if by_bias else None,
+        )
+        return *slopes, *[None] * 5
 
 
 def _nats(scores: Tensor, goal: Tensor, smoothing: float) -> Tensor:

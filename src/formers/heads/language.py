@@ -1,6 +1,6 @@
 """Predicting tokens: the next one (language model) or the hidden ones (masked language model).
 
-logits = h E^T          E the embedding table (tied) or a matrix of its own       E16
+logits = h E^T + b      E the embedding table (tied) or a matrix of its own; b where the head has a bias       E16
 
 Padding has no token: positions that are not real count for no loss, and label smoothing spreads over real tokens only. Smoothing
 is for training; in evaluation the loss is the cross-entropy itself, which bits per byte and perplexity are made from.
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from formers.core import Sizes
 from formers.heads.base import Embeds, Head, HeadModule, counted, cross_entropy, token_nats
-from formers.heads.chunked import chunked_cross_entropy, chunked_nats
+from formers.heads.chunked import chunked_cross_entropy, chunked_nats, scored
 
 
 class LanguageModel(Head):
@@ -30,6 +30,8 @@ class LanguageModel(Head):
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     chunk: PositiveInt | None = None
     """For how many positions of the batch at a time logits are made where there are targets, and then none are given; None: for all."""
+    bias: bool = False
+    """Whether a learned number is added to the logit of each token, whether the matrix is tied or not."""
 
     @property
     def writes(self) -> bool:
@@ -41,7 +43,7 @@ class LanguageModel(Head):
 
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
         assert vocab is not None
-        head = TokenHead(sizes.dim, vocab, self.tied, scale, self.label_smoothing, self.chunk)
+        head = TokenHead(sizes.dim, vocab, self, scale)
         if head.weight is not None and sizes.initialisation == "fan-in":
             nn.init.zeros_(head.weight)  # every token is as likely as the others: the first loss is ln(vocab)
         return head
@@ -58,11 +60,12 @@ class MaskedLM(LanguageModel):
 class TokenHead(HeadModule):
     """Logits over the vocabulary and their cross-entropy."""
 
-    def __init__(self, dim: int, vocab: int, tied: bool, scale: float, smoothing: float, chunk: int | None) -> None:
+    def __init__(self, dim: int, vocab: int, part: LanguageModel, scale: float) -> None:
         super().__init__()
-        self.weight = None if tied else nn.Parameter(torch.randn(vocab, dim) * dim**-0.5)
-        self.scale = scale if tied else 1.0
-        self.smoothing, self.chunk = smoothing, chunk
+        self.weight = None if part.tied else nn.Parameter(torch.randn(vocab, dim) * dim**-0.5)
+        self.bias = nn.Parameter(torch.zeros(vocab)) if part.bias else None
+        self.scale = scale if part.tied else 1.0
+        self.smoothing, self.chunk = part.label_smoothing, part.chunk
 
     def forward(
         self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None
@@ -72,14 +75,14 @@ class TokenHead(HeadModule):
             return self._logits(hidden, embedding), {}
         targets, smoothing = counted(targets, mask), self.smoothing if self.training else 0.0
         if self.chunk is not None:
-            loss = chunked_cross_entropy(hidden, self._table(embedding), targets, self.scale, smoothing, self.chunk)
+            loss = chunked_cross_entropy(hidden, self._table(embedding), targets, self.scale, smoothing, self.chunk, self.bias)
             return None, {"cross_entropy": loss}
         logits = self._logits(hidden, embedding)
         return logits, {"cross_entropy": cross_entropy(logits, targets, smoothing)}
 
     def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
         if self.chunk is not None:
-            return chunked_nats(hidden, self._table(embedding), targets, self.scale, 0.0, self.chunk)
+            return chunked_nats(hidden, self._table(embedding), targets, self.scale, 0.0, self.chunk, self.bias)
         return token_nats(self._logits(hidden, embedding), targets)
 
     def _table(self, embedding: Embeds) -> Tensor:
@@ -89,5 +92,4 @@ class TokenHead(HeadModule):
         return weight
 
     def _logits(self, hidden: Tensor, embedding: Embeds) -> Tensor:
-        logits = F.linear(hidden, self._table(embedding))  # E16
-        return logits * self.scale if self.scale != 1.0 else logits
+        return scored(F.linear(hidden, self._table(embedding)), self.bias, self.scale)  # E16

@@ -55,7 +55,8 @@ def draw_block(spec: Spec, encoding: str = "utf-8") -> str:
 
 def sublayers(spec: Spec) -> list[Sublayer]:
     """The sublayers of a block in the order in which the stream meets them."""
-    shaped: tuple[Slot, ...] = (spec.attention, spec.pattern, spec.score, spec.memory)
+    kinds = spec.attention.kinds
+    shaped: tuple[Slot, ...] = (kinds[0] if len(kinds) == 1 else spec.attention, spec.pattern, spec.score, spec.memory)
     # A layer that carries a state says its name by its title, and decides by itself who sees whom.
     found = [Sublayer(spec.attention.title, _names(*(shaped[2:] if spec.attention.carries else shaped)))]
     if spec.encoder is not None and not spec.attention.reads_source:
@@ -85,7 +86,7 @@ def _column(spec: Spec, side: str, last: str = "") -> list[str]:
         lines += [f"│{line[:WIDTH]:{WIDTH}}│" for line in join(sublayer, spec.residual)]
     lines.append("╰" + _at_stream("┼", "─") + f"╯ {_times(spec)}")
     with torch.device("meta"):
-        final = spec.residual.final(spec.dim)
+        final = spec.residual.build_final(spec.dim)
     if not isinstance(final, nn.Identity):
         lines += [_under("│"), f"  {type(final).__name__}"]
     return [*lines, _under("▼"), f"  {last or _names(spec.head) or 'hidden states'}"]

@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from formers.attention import blocked, distances, hashed
 from formers.attention.attend import Verdict
 from formers.core import FormersError, State, Watch
+from formers.core.content import fixed_weights
 from formers.heads import NoHead
 from formers.inspect.parameters import part_of
 from formers.model import Output, Spec, build, evaluating
@@ -107,11 +108,11 @@ class Costs:
 
     def at(self, length: int) -> Cost:
         """What rows of a length cost; a length that the model cannot read is refused."""
-        with self.fake:
+        with self.fake, fixed_weights():  # as in a generation
             inputs, targets = example(self.spec, self.batch, length)
             forward, out = self._pass(inputs)
             decoding = state = held = None
-            if out.state is not None:  # before the training step, which lets go of tables that are kept for decoding
+            if out.state is not None:
                 state = _bytes(_tensors(out.state))
                 decoding, held = self._decode(out.state)
             training = None if targets is None else self._train(inputs, targets)

@@ -89,7 +89,7 @@ def member_facts(
         "options": {
             option: {"required": parameter.default is parameter.empty}
             | ({} if parameter.default is parameter.empty else {"default": parameter.default})
-            for option, parameter in inspect.signature(known.recipe).parameters.items()
+            for option, parameter in known.parameters.items()
         },
         "presets": {preset: dict(values) for preset, values in known.presets.items()},
     }

@@ -58,7 +58,7 @@ def paths(spec: Spec, length: int) -> Paths:
         extra, patience = spec.extra, _patience(spec, length)
         found = distances(lambda t: stack_links(spec, length, t), extra + length, patience)[extra:, extra:]
         here = torch.arange(length)
-        found = found[here[:, None] > here] if spec.pattern.is_causal else found[here[:, None] != here]
+        found = found[here[:, None] > here] if spec.looks_back else found[here[:, None] != here]
     return Paths(None, None) if bool((found == NEVER).any()) else Paths(int(found.max()), float(found.float().mean()))
 
 

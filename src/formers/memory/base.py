@@ -13,6 +13,11 @@ class Memory(Slot):
         """How many tokens of the past are kept at the most; None where the pattern alone decides."""
         return None
 
+    @property
+    def origin(self) -> int:
+        """Position of the first token of a row: how many vectors of zeros come before it, which are attended to."""
+        return 0
+
 
 class NoMemory(Memory):
     """Every segment stands alone; decoding still has its exact cache."""

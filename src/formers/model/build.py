@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 from formers.core import FormersError
 from formers.model.check import check
 from formers.model.model import Model, StackModel
@@ -14,4 +17,35 @@ def build(spec: Spec) -> Model:
     if not isinstance(spec, Spec):
         raise FormersError(f"{spec!r} is not a spec: give what formers.spec returns, or use formers.create for a member's name.")
     check(spec)
-    return StackModel(spec) if spec.encoder is None else Seq2Seq(spec)
+    try:
+        return StackModel(spec) if spec.encoder is None else Seq2Seq(spec)
+    except (RuntimeError, MemoryError) as error:
+        needed = _wanted_bytes(str(error))
+        if needed is None:
+            raise
+        raise FormersError(_too_large(spec, needed)) from None
+
+
+def _wanted_bytes(text: str) -> int | None:
+    """The bytes that torch could not allocate, as its message names them; None of other messages."""
+    if found := re.search(r"tried to allocate (\d+) bytes", text):
+        return int(found[1])
+    if found := re.search(r"overflowed with sizes=\[([\d, ]+)\]", text):
+        return 4 * math.prod(int(size) for size in found[1].split(","))
+    return None
+
+
+def _too_large(spec: Spec, needed: int) -> str:
+    """The sentence for a spec with a tensor of so many bytes: its largest sizes, and those of its encoder, are named."""
+    sizes: dict[str, int] = {}
+    for stack in (spec, spec.encoder):
+        named = {} if stack is None else {"dim": stack.dim, "vocab": stack.vocab, "length": stack.length}
+        hidden = getattr(stack, "feedforward", None)
+        for name, size in {**named, "hidden": getattr(hidden, "hidden", None)}.items():
+            sizes[name] = max(sizes.get(name, 0), size or 0)
+    large = {name: size for name, size in sizes.items() if 100 * size >= max(sizes.values())}
+    told = " and ".join(f"{name}={size}" for name, size in large.items())
+    return (
+        f"{spec.name or 'this model'} with {told} has a tensor of {needed / 1e9:,.0f} GB, more than memory holds: "
+        f"use a smaller {' or '.join(large)}."
+    )

@@ -1,26 +1,26 @@
-"""Every combination that cannot work, in one table, refused before a weight is allocated, with the reason and the alternative."""
+"""Every combination that cannot work, in one table, refused before a weight is allocated, with the reason and the alternative.
+
+Attentions and patterns may be wrapped, in ByLayer, Alternate, PerHead, `|` and `&`. So a refusal asks for the `kinds` of an attention, for
+the parts of each layer (`Spec.layers`), or for a property that wrappers compute from their parts: never for the outermost type.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from formers.attention import LSH, Aligned, Attention, LowRank, Recurrent, SharedQK
-from formers.core import Comb, FormersError
+from formers.attention import LSH, Aligned, Attention, LowRank, Recurrent, SharedQK, Window
+from formers.core import FormersError, Part
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead, Tag
 from formers.memory import Carry, NoMemory, Recurrence
 from formers.model.spec import Spec
-from formers.patterns import Causal, Full, Pattern
+from formers.patterns import Causal, Full, Local, Pattern
 from formers.position import Axial, Coordinate, Grid
 from formers.position.axial import near_square
 from formers.residual import Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Span
-
-FAR = 1 << 20
-"""A position that lies beyond every window and block that one would choose."""
-
 
 SHARED = (LSH, SharedQK)
 """Attentions whose keys are their queries."""
@@ -83,11 +83,8 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        lambda s: s.head.writes and not s.is_causal,
-        lambda s: (
-            f"a language model over {type(s.pattern).__name__} would see the tokens it is to predict: "
-            "use a causal pattern, or the MaskedLM head."
-        ),
+        lambda s: s.head.writes and not s.looks_back,
+        lambda s: (f"a language model over {_ahead(s)} would see the tokens it is to predict: use a causal pattern, or the MaskedLM head."),
     ),
     Refusal(
         lambda s: isinstance(s.position, Grid) and s.position.cells not in (None, s.length),
@@ -127,17 +124,17 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: f"{type(s.pattern).__name__} is for {s.pattern.heads} heads, and heads={s.heads}: give one pattern a head.",
     ),
     Refusal(
-        lambda s: s.extra > 0 and s.pattern.is_causal,
+        lambda s: s.extra > 0 and s.looks_back,
         lambda s: (
             f"extra={s.extra} vectors stand before the tokens to read them all, and {type(s.pattern).__name__} shows them none: "
             "use a pattern that is not causal, or extra=0."
         ),
     ),
     Refusal(
-        lambda s: s.pattern.is_causal and s.pattern.by_length,
+        lambda s: any(pattern.is_causal and pattern.by_length for _, pattern in s.layers),
         lambda s: (
-            f"{type(s.pattern).__name__} depends on where a row ends, which a causal model does not know while it reads: "
-            "use Local, Strided or Fixed."
+            f"{_name(p for _, p in s.layers if p.is_causal and p.by_length)} depends on where a row ends, "
+            "which a causal layer does not know while it reads: use Local, Strided or Fixed."
         ),
     ),
     Refusal(
@@ -153,17 +150,20 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: f"the decoder of an encoder-decoder writes tokens: give it the LanguageModel head instead of {type(s.head).__name__}.",
     ),
     Refusal(
-        lambda s: not isinstance(s.memory, NoMemory) and not (s.is_causal and s.encoder is None),
         lambda s: (
-            f"{type(s.memory).__name__} carries the past of one stream to its next segment, and this model reads whole rows or pairs: "
+            (not isinstance(s.memory, NoMemory) and not (s.is_causal and s.encoder is None))
+            or (s.encoder is not None and not isinstance(s.encoder.memory, NoMemory))
+        ),
+        lambda s: (
+            f"{_memory(s)} carries the past of one stream to its next segment, and this model reads whole rows or pairs: "
             "use a causal pattern, a head that predicts every token and no encoder, or NoMemory."
         ),
     ),
     Refusal(
-        lambda s: not isinstance(s.memory, NoMemory) and isinstance(s.pattern.kept(FAR), Comb),
+        lambda s: not isinstance(s.memory, NoMemory) and any(pattern.gaps for _, pattern in s.layers),
         lambda s: (
-            f"{type(s.memory).__name__} keeps the last tokens of a stream, and {type(s.pattern).__name__} some that are older and not "
-            "those between: use Causal, Local or Strided, or NoMemory."
+            f"{type(s.memory).__name__} keeps the last tokens of a stream, and {_name(p for _, p in s.layers if p.gaps)} some that are "
+            "older and not those between: use Causal, Local or Strided, or NoMemory."
         ),
     ),
     Refusal(
@@ -174,67 +174,68 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        lambda s: isinstance(s.attention, LowRank) and s.pattern.is_causal,
+        lambda s: any(pattern.is_causal for pattern in _patterns(s, LowRank)),
         lambda s: (
             f"{s.name or 'LowRank attention'} cannot be causal: it projects over the future, because each of its keys is made of the whole "
-            "row; use the decoder or another causal member, or LowRank in an encoder."
+            "row; use DotProduct attention, or LowRank in an encoder."
         ),
     ),
     Refusal(
-        lambda s: isinstance(s.attention, LowRank) and not isinstance(s.pattern, Full),
+        lambda s: any(not isinstance(pattern, Full) for pattern in _patterns(s, LowRank)),
         lambda s: (
-            f"{type(s.pattern).__name__} says which tokens are seen, and the keys of LowRank attention are mixtures of tokens: "
-            "give it the pattern Full, or use DotProduct attention."
+            f"{_name(p for p in _patterns(s, LowRank) if not isinstance(p, Full))} says which tokens are seen, "
+            "and the keys of LowRank attention are mixtures of tokens: give it the pattern Full, or use DotProduct attention."
         ),
     ),
     Refusal(
-        lambda s: isinstance(s.attention, LowRank) and s.extra > 0,
+        lambda s: _has(s, LowRank) and s.extra > 0,
         lambda s: f"LowRank attention projects the tokens of a row alone, and has no place for extra={s.extra} vectors: use extra=0.",
     ),
     Refusal(
-        lambda s: isinstance(s.attention, LowRank) and s.encoder is not None,
+        lambda s: _has(s, LowRank) and s.encoder is not None,
         lambda s: "LowRank attention has no cross-attention: give the decoder DotProduct; its encoder may have LowRank.",
     ),
     Refusal(
-        lambda s: isinstance(s.attention, LowRank) and not isinstance(s.score, NoScore),
+        lambda s: _has(s, LowRank) and not isinstance(s.score, NoScore),
         lambda s: (
             f"{type(s.score).__name__} is a term for pairs of tokens, and LowRank attention has mixtures of them as keys: give it NoScore."
         ),
     ),
     Refusal(
-        lambda s: isinstance(s.attention, LowRank) and s.attention.rank > s.length,
+        lambda s: any(isinstance(kind, LowRank) and kind.rank > s.length for kind in s.attention.kinds),
         lambda s: (
-            f"rank={_low(s).rank} is more than length={s.length}, and a projection makes keys fewer: "
-            f"choose a rank of at most {s.length}, or a larger length."
+            f"rank={max(kind.rank for kind in s.attention.kinds if isinstance(kind, LowRank))} is more than length={s.length}, "
+            f"and a projection makes keys fewer: choose a rank of at most {s.length}, or a larger length."
         ),
     ),
     Refusal(
-        lambda s: _hashes(s) and not all(isinstance(s.pattern.at(t), (Causal, Full)) for t in _layers(s, SHARED)),
+        lambda s: not all(isinstance(pattern, (Causal, Full)) for pattern in _patterns(s, *SHARED)),
         lambda s: (
-            f"{_shared(s)} attention finds the keys of a query by itself, and the pattern {type(s.pattern).__name__} says which: "
+            f"{_shared(s)} attention finds the keys of a query by itself, and the pattern "
+            f"{_name(p for p in _patterns(s, *SHARED) if not isinstance(p, (Causal, Full)))} says which: "
             "give such layers the pattern Causal or Full, or use DotProduct attention."
         ),
     ),
     Refusal(
-        lambda s: _hashes(s) and not isinstance(s.score, NoScore),
+        lambda s: _has(s, *SHARED) and not isinstance(s.score, NoScore),
         lambda s: (
             f"{type(s.score).__name__} is a term for pairs at a distance, and {_shared(s)} attention sorts tokens by what they are: "
             "give it NoScore, or use DotProduct attention."
         ),
     ),
     Refusal(
-        lambda s: _hashes(s) and not isinstance(s.memory, NoMemory),
+        lambda s: _has(s, *SHARED) and not isinstance(s.memory, NoMemory),
         lambda s: (
             f"{type(s.memory).__name__} keeps hidden states for queries and keys of their own, and {_shared(s)} attention has one vector "
             "for both, which is hashed anew in every step: use NoMemory and a longer row, or DotProduct attention."
         ),
     ),
     Refusal(
-        lambda s: _hashes(s) and s.encoder is not None,
+        lambda s: _has(s, *SHARED) and s.encoder is not None,
         lambda s: f"{_shared(s)} attention has no cross-attention: give the decoder DotProduct; its encoder may have {_shared(s)}.",
     ),
     Refusal(
-        lambda s: _hashes(s) and s.extra > 0,
+        lambda s: _has(s, *SHARED) and s.extra > 0,
         lambda s: f"{_shared(s)} attention shows nobody to all, and extra={s.extra} vectors are there to be seen: use extra=0.",
     ),
     Refusal(
@@ -249,7 +250,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: f"one shared block cannot have {len(s.attention.kinds)} kinds of attention in turn: use Stacked, or one kind.",
     ),
     Refusal(
-        lambda s: len(s.attention.kinds) > 1 and any(isinstance(kind, LowRank) for kind in s.attention.kinds),
+        lambda s: len(s.attention.kinds) > 1 and _has(s, LowRank),
         lambda s: "LowRank attention shares its projections over all layers and cannot take turns with others: use it alone.",
     ),
     Refusal(
@@ -280,16 +281,14 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        lambda s: isinstance(s.attention, Aligned) and s.attention.alignment == "none" and s.encoder is not None and not s.encoder.finals,
+        lambda s: _aligns(s, "none") and s.encoder is not None and not s.encoder.finals,
         lambda s: (
             "alignment=none knows a source by the encoder's final states alone, and this encoder has no recurrent layer: "
             "give it Recurrent layers, or use another alignment."
         ),
     ),
     Refusal(
-        lambda s: (
-            isinstance(s.attention, Aligned) and s.attention.alignment == "dot" and s.encoder is not None and s.encoder.width != s.dim
-        ),
+        lambda s: _aligns(s, "dot") and s.encoder is not None and s.encoder.width != s.dim,
         lambda s: (
             f"alignment=dot multiplies states of dim={s.dim} by encoder outputs of width {s.sizes.source}: "
             "make them equal, or use alignment=general, which has a matrix between them."
@@ -300,10 +299,18 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: f"{type(s.score).__name__} is a term for pairs of tokens, and {_carrier(s)} compares none: give it NoScore.",
     ),
     Refusal(
-        lambda s: _carries(s) and not all(isinstance(s.pattern.at(t), s.attention.at(t).ways) for t in range(s.depth.steps)),
+        lambda s: any(not isinstance(pattern, attention.ways) for attention, pattern in s.layers),
         lambda s: (
-            f"{_carrier(s)} decides by itself which tokens a token learns of, and the pattern {type(s.pattern).__name__} says otherwise: "
-            f"give it the pattern {' or '.join(way.__name__ for way in _ways(s))}."
+            "{} decides by itself which tokens a token learns of, and the pattern {} says otherwise: give it the pattern {}.".format(
+                *_contradicted(s)
+            )
+        ),
+    ),
+    Refusal(
+        lambda s: not s.looks_back and any(pattern.is_causal for pattern in _patterns(s, Window)),
+        lambda s: (
+            "Window looks to both sides in every layer of a stack of which one layer looks ahead, and the pattern of another is Causal: "
+            "give all layers the pattern Causal, or all of them Full."
         ),
     ),
     Refusal(
@@ -342,10 +349,9 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        lambda s: isinstance(s.score, FixedSpan) and not s.pattern.is_causal,
+        lambda s: isinstance(s.score, FixedSpan) and not s.looks_back,
         lambda s: (
-            f"{type(s.score).__name__} says how far back is looked, and {type(s.pattern).__name__} looks ahead, too: "
-            "use a causal pattern, or NoScore."
+            f"{type(s.score).__name__} says how far back is looked, and {_ahead(s)} looks ahead, too: use a causal pattern, or NoScore."
         ),
     ),
     # Whatever else needs the states that reversibility frees is refused here.
@@ -406,28 +412,63 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        lambda s: (
-            isinstance(s.attention, LowRank)
-            and s.attention.projection == "conv"
-            and s.attention.sharing in ("key-value", "layerwise")
-            and s.sizes.head_dim != s.sizes.value_dim
-        ),
+        lambda s: _one_convolution(s) is not None and s.sizes.head_dim != s.sizes.value_dim,
         lambda s: (
             f"one convolution cannot serve keys of width {s.sizes.head_dim} and values of width {s.sizes.value_dim}: "
-            f"leave value_dim out, or use sharing=headwise instead of {_low(s).sharing}."
+            f"leave value_dim out, or use sharing=headwise instead of {_one_convolution(s)}."
+        ),
+    ),
+    Refusal(
+        lambda s: s.memory.origin > 0 and not all(isinstance(s.pattern.at(t), Causal | Local) for t in range(s.depth.steps)),
+        lambda s: (
+            f"start=zeros moves every token behind {s.memory.origin} zeros, and {type(s.pattern).__name__} depends on where tokens are: "
+            "use Causal or Local, or start=empty."
         ),
     ),
 )
 
 
-def _layers(spec: Spec, kinds: tuple[type[Attention], ...]) -> list[int]:
-    """The layers that have one of some kinds of attention."""
-    return [layer for layer in range(spec.depth.steps) if isinstance(spec.attention.at(layer), kinds)]
+def _has(spec: Spec, *kinds: type[Attention]) -> bool:
+    """Whether one of the attentions of a stack is of one of some kinds."""
+    return any(isinstance(kind, kinds) for kind in spec.attention.kinds)
 
 
-def _hashes(spec: Spec) -> bool:
-    """Whether a layer has queries as keys."""
-    return any(isinstance(kind, SHARED) for kind in spec.attention.kinds)
+def _patterns(spec: Spec, *kinds: type[Attention]) -> list[Pattern]:
+    """The patterns of the layers that have one of some kinds of attention."""
+    return [pattern for attention, pattern in spec.layers if isinstance(attention, kinds)]
+
+
+def _name(parts: Iterable[Part]) -> str:
+    """The name of the first of some parts."""
+    return next(type(part).__name__ for part in parts)
+
+
+def _ahead(spec: Spec) -> str:
+    """The name of a layer's pattern that is not causal."""
+    return _name(pattern for _, pattern in spec.layers if not pattern.is_causal)
+
+
+def _memory(spec: Spec) -> str:
+    """The name of the memory of a spec, or of its encoder."""
+    sides = [spec] if spec.encoder is None else [spec, spec.encoder]
+    return _name(side.memory for side in sides if not isinstance(side.memory, NoMemory))
+
+
+def _aligns(spec: Spec, alignment: str) -> bool:
+    """Whether a decoder looks at its source by an alignment."""
+    return any(isinstance(kind, Aligned) and kind.alignment == alignment for kind in spec.attention.kinds)
+
+
+def _contradicted(spec: Spec) -> tuple[str, str, str]:
+    """An attention that cannot have the pattern of its layer, that pattern, and the patterns that it can have, in words."""
+    attention, pattern = next(layer for layer in spec.layers if not isinstance(layer[1], layer[0].ways))
+    return type(attention).__name__, type(pattern).__name__, " or ".join(way.__name__ for way in attention.ways)
+
+
+def _one_convolution(spec: Spec) -> str | None:
+    """How LowRank attention shares one convolution between keys and values; None where it does not."""
+    shared = (kind.sharing for kind in spec.attention.kinds if isinstance(kind, LowRank) and kind.projection == "conv")
+    return next((sharing for sharing in shared if sharing in ("key-value", "layerwise")), None)
 
 
 def _shared(spec: Spec) -> str:
@@ -460,11 +501,6 @@ def _carrier(spec: Spec) -> str:
     return next(type(kind).__name__ for kind in spec.attention.kinds if kind.carries)
 
 
-def _ways(spec: Spec) -> tuple[type[Pattern], ...]:
-    """The patterns that this can have."""
-    return next(kind.ways for kind in spec.attention.kinds if kind.carries)
-
-
 def _keeper(spec: Spec) -> str:
     """The name of the attention that keeps tokens."""
     return next(type(kind).__name__ for kind in spec.attention.kinds if not kind.carries)
@@ -473,12 +509,6 @@ def _keeper(spec: Spec) -> str:
 def _facts(spec: Spec) -> int | None:
     """The words of a fact that a spec's encoder reads."""
     return None if spec.encoder is None else spec.encoder.fact
-
-
-def _low(spec: Spec) -> LowRank:
-    """The attention of a spec that is known to be low-rank."""
-    assert isinstance(spec.attention, LowRank)
-    return spec.attention
 
 
 def _adaptive(spec: Spec) -> AdaptiveSoftmax:
@@ -523,7 +553,8 @@ def check(spec: Spec) -> None:
     for refusal in REFUSALS:
         if refusal.when(spec):
             raise FormersError(refusal.says(spec))
-    spec.pattern.of(spec.extra + spec.length)  # a pattern that ends before the row does says so
+    for _, pattern in spec.layers:
+        pattern.of(spec.extra + spec.length)  # a pattern that ends before the row does says so
     if spec.encoder is not None:
         source = spec.encoder
         if source.vocab is None and source.features is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +65,7 @@ class Lookup(nn.Module):
 class Embedding(Lookup):
     """The table of token vectors, shared with the head where the head is tied."""
 
+    undecayed: ClassVar[tuple[str, ...]] = ("weight",)
     tables = projections = ()
 
     def __init__(self, spec: Spec) -> None:
@@ -77,6 +79,8 @@ class Embedding(Lookup):
 
 class Facts(Embedding):
     """The sum of the vectors of a fact's words, each times a learned mask for its place (Dehghani et al., 2018, section 3.1)."""
+
+    undecayed = ("weight", "mask")
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -94,6 +98,7 @@ class Facts(Embedding):
 class AdaptiveEmbedding(Lookup):
     """A table for each cluster of tokens, the narrower the rarer they are, and the projections of their vectors into the stream."""
 
+    undecayed: ClassVar[tuple[str, ...]] = ("tables",)
     weight = None
 
     def __init__(self, spec: Spec, shapes: Sequence[tuple[int, int]]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from formers.core import FormersError, Watch
 from formers.core.halting import HALTING, REMAINDER, STEPS
-from formers.core.stream import ENCODER, Compaction, compact
+from formers.core.stream import ENCODER, Compaction
 from formers.model.modes import evaluating
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ NORM = " norm"
 """How the name of a note ends that holds the lengths of vectors."""
 BY_TOKEN = " by token"
 """How the name of a note ends that holds something for each token, (batch, length, ...)."""
+ORDER = "order"
+"""How the name of a note ends that holds the compaction of padded rows."""
 BUCKETS = "buckets"
 """How the name of a note ends that holds the buckets of hashing, (batch, heads, rounds, length)."""
 
@@ -66,9 +68,7 @@ def size_of(x: Tensor) -> tuple[int, int]:
     return x.shape[0], x.shape[1]
 
 
-def inspect_pass(
-    model: Model, run: Callable[[Watch], Output], weights: int, mask: Tensor | None = None, source_mask: Tensor | None = None
-) -> Inspection:
+def inspect_pass(model: Model, run: Callable[[Watch], Output], weights: int) -> Inspection:
     """What `run`, a forward pass of a model that makes so many attention weights, shows to a watch."""
     if weights > WEIGHTS:
         raise FormersError(
@@ -77,10 +77,10 @@ def inspect_pass(
     watch = Watch()
     with evaluating(model), torch.no_grad():
         output = run(watch)
-    orders = {side: None if m is None else compact(m) for side, m in (("target", mask), ("source", source_mask))}
     sides = {"attention": ("target", "target"), "cross": ("target", "source"), "encoder attention": ("source", "source")}
     made = {"attention": _condenses(model.spec), "cross": False, "encoder attention": _condenses(model.spec.encoder)}
     seen = {name: [by_step[step] for step in sorted(by_step)] for name, by_step in watch.notes.items()}
+    orders = {side: seen.pop(name, [None])[0] for side, name in (("target", ORDER), ("source", ENCODER + ORDER))}
     maps = {}
     for name, (queries, keys) in sides.items():
         rows, columns = orders[queries], None if made[name] else orders[keys]

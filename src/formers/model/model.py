@@ -19,7 +19,8 @@ from formers.core.stream import Compaction
 from formers.data.tokenize import Tokenizer
 from formers.heads.base import AuxiliaryModule
 from formers.model.embedding import embedding, without_padding
-from formers.model.inspection import Inspection, inspect_pass, size_of
+from formers.model.inspection import ORDER, Inspection, inspect_pass, size_of
+from formers.model.room import Room
 from formers.model.spec import Spec
 from formers.model.stack import Past, Stack
 
@@ -56,21 +57,29 @@ class Model(nn.Module):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
+        self.is_causal = spec.is_causal  # asked in every pass, where torch.compile cannot make the pattern of a layer
+        self.room = Room(spec)
         self.tokenizer: Tokenizer | None = None
         self.labels: tuple[str, ...] | None = None
         self.auxiliary = None
         self.embedding = embedding(spec)
+        self.state_shape = spec.state_shape
         self.head = spec.head.build(spec.head_sizes, spec.vocab, spec.dim**-0.5 if spec.embedding_scale == "output" else 1.0)
 
     def initial_state(self, batch: int) -> State:
         """The state of `batch` streams that have read nothing."""
         if not isinstance(batch, int) or batch < 1:
             raise FormersError(f"batch={batch!r} is no number of streams: give an integer of at least 1.")
-        if not self.spec.is_causal:
+        if not self.is_causal:
             raise FormersError(
                 f"{self.spec.name or 'this model'} sees all tokens at once and has no state: give whole sequences, or use a causal member."
             )
-        return State(batch)
+        return self._fresh(batch)
+
+    def _fresh(self, batch: int) -> State:
+        """The state of `batch` rows that have read nothing."""
+        origin = self.spec.memory.origin
+        return State(batch, next=origin, bound=origin, origin=origin, shape=self.state_shape)
 
     def parameter_count(self, training: bool = True) -> int:
         """The number of parameters, shared ones counted once; with training=False, of those that inference needs."""
@@ -100,9 +109,12 @@ class Model(nn.Module):
         save(self, path)
 
     def enter(
-        self, x: Tensor, mask: Tensor | None, state: State | None, watch: Watch | None = None
+        self, x: Tensor, mask: Tensor | None, state: State | None, watch: Watch | None = None, room: Room | None = None
     ) -> tuple[Tensor, Stream, Compaction | None]:
-        """The stream of embedded tokens x: where they stand and which are real; padded rows are compacted where they begin."""
+        """The stream of embedded tokens x: where they stand and which are real; padded rows are compacted where they begin.
+
+        room: that of the stack that reads them; the model's own unless given.
+        """
         batch, length = x.shape[:2]
         if length == 0:
             raise FormersError("the model was given no tokens: give at least one.")
@@ -112,26 +124,27 @@ class Model(nn.Module):
             )
         if state is not None:
             self._check_state(state, batch)
-        keep = self.spec.is_causal and (state is not None or not torch.is_grad_enabled())
-        if state is None or state.empty:
-            if mask is None:
-                return x, Stream(Range(0, length), keep=keep, watch=watch), None
-            packed = compact(mask)
-            return packed.blank(packed.apply(x)), Stream(Range(0, length), packed.valid, keep, watch=watch), packed
-        where = state.places(length, x.device)
+        keep = self.is_causal and (state is not None or not torch.is_grad_enabled())
+        places, stop = (self.room if room is None else room).fit(x, mask, state)
+        past = None if state is None or state.empty else state
+        where = Range(self.spec.memory.origin, places) if past is None else past.places(places, x.device)
         if mask is None:
+            where = Index(where.index, stop) if isinstance(where, Index) else where
             return x, Stream(where, keep=keep, watch=watch), None
-        packed = compact(mask)
-        index = where.tensor(x.device).expand(batch, length).masked_fill(~packed.valid, EMPTY)
-        return packed.blank(packed.apply(x)), Stream(Index(index, where.stop), packed.valid, keep, watch=watch), packed
+        packed = compact(mask) if places == length else compact(mask).first(places)
+        if watch is not None:
+            watch.note(ORDER, 0, lambda: packed)
+        if past is not None:
+            where = Index(where.tensor(x.device).expand(batch, places).masked_fill(~packed.valid, EMPTY), stop)
+        return packed.blank(packed.apply(x)), Stream(where, packed.valid, keep, watch=watch), packed
 
     def leave(self, stream: Stream, mask: Tensor | None, state: State | None, steps: Past, batch: int) -> State | None:
         """The state behind a stream."""
         if not stream.keep:
             return None
-        before = State(batch) if state is None else state
-        length = stream.positions.length
-        return State(batch, steps, before.next + (length if mask is None else mask.sum(dim=1)), before.bound + length)
+        before = self._fresh(batch) if state is None else state
+        read = stream.positions.length if mask is None else mask.sum(dim=1)
+        return replace(before, steps=steps, next=before.next + read, bound=stream.positions.stop, shape=self.state_shape)
 
     def tapped(self, stream: Stream, targets: Tensor | None, progress: float) -> Stream:
         """The stream, asked for the outputs of the depth steps that losses of training need."""
@@ -164,14 +177,30 @@ class Model(nn.Module):
     def _check_state(self, state: State, batch: int) -> None:
         if not isinstance(state, State):
             raise FormersError(f"state is a {type(state).__name__}: give out.state of the model, or initial_state({batch}).")
-        if not self.spec.is_causal:
+        if not self.is_causal:
             raise FormersError(f"{self.spec.name or 'this model'} sees all tokens at once and cannot continue a state: leave state out.")
         if state.batch != batch:
             raise FormersError(f"the state is of {state.batch} streams and the tokens of {batch}: start from initial_state({batch}).")
+        if state.shape is not None and state.shape != self.state_shape:
+            theirs = self.spec.differs(state.shape)
+            if theirs is not None:
+                raise FormersError(
+                    f"the state was made by a model with {theirs}, which this one does not have: it is of another; "
+                    f"use initial_state({batch})."
+                )
         if state.steps and len(state.steps) != self.spec.depth.steps:
             raise FormersError(
                 f"the state has {len(state.steps)} depth steps, the model {self.spec.depth.steps}: it is of another; use initial_state."
             )
+
+
+def usable(state: State | None) -> State | None:
+    """The state for a pass: with gradients on, tensors made in inference mode are copied, because a backward pass cannot save them."""
+    if not isinstance(state, State) or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return state
+    found: list[bool] = []
+    state.map(lambda t: found.append(t.is_inference()) or t)  # type: ignore[func-returns-value]
+    return state.map(lambda t: t.clone() if t.is_inference() else t) if any(found) else state
 
 
 class StackModel(Model):
@@ -198,6 +227,7 @@ class StackModel(Model):
         progress: the share of the training that is done, by which losses of training alone may fade.
         update: the number of the training step, by which parts key what they draw anew at each.
         """
+        state = usable(state)
         x, stream, packed = self.enter(self.embedding(without_padding(tokens, mask)), mask, state, watch)
         stream = self.tapped(stream if update is None else replace(stream, update=update), targets, progress)
         hidden, steps = self.stack(x, stream, () if state is None else state.steps)
@@ -212,4 +242,4 @@ class StackModel(Model):
         past = 0 if state is None else state.bound if limit is None else min(state.bound, limit)
         keys = made or queries + past
         weights = self.spec.comparing * self.spec.heads * batch * queries * keys
-        return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, watch=watch), weights, mask)
+        return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, watch=watch), weights)

@@ -177,7 +177,8 @@ class Passage:
     def of(cls, halves: Sequence[Half], stream: Stream, kind: torch.dtype, weights: Sequence[Tensor]) -> Passage:
         """The passage that a stream begins."""
         decided = {} if stream.decided is None else stream.decided
-        kept = replace(stream, losses={}, taps={}, watch=None, keep=False, source=None, decided=decided)
+        # `keep` stays: what a sublayer computes may depend on it, as the rotations of LSH do, and the way back computes the same again.
+        kept = replace(stream, losses={}, taps={}, watch=None, source=None, decided=decided)
         return cls(halves, kept, None if stream.source is None else stream.source.valid, kind, weights)
 
     def reading(self, stream: Stream, source: Tensor | None) -> Stream:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
 from formers.core import FormersError
+from formers.core.paths import given_path
 from formers.data.tokenize import Tokenizer
 from formers.model.build import build
 from formers.model.check import check
@@ -20,6 +21,7 @@ from formers.model.files import CHECKPOINTS, MANIFEST, TRAINING, best, fault, ma
 from formers.model.model import Model
 from formers.model.spec import Spec
 from formers.model.weights import mismatch
+from formers.residual.norm import NormJoin
 
 log = logging.getLogger(__name__)
 
@@ -34,19 +36,35 @@ DEFINITION = "definition"
 
 
 def save(model: Model, path: str | Path) -> None:
-    """Writes config.json, model.safetensors and their manifest into the folder `path`, each whole or not at all."""
-    folder = Path(path)
+    """Writes config.json, model.safetensors and their manifest into the folder `path`, each whole or not at all.
+
+    A model that formers has saved there is replaced; files of these names that it has not written are refused.
+    """
+    folder = given_path("path", path, "the folder to save the model in")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FormersError(f"{folder} cannot be made a folder ({error.strerror}): give another place to save in.") from None
     files = contents(model, deployed=True)
-    for name, content in {**files, MANIFEST: manifest(files)}.items():
+    files[MANIFEST] = manifest(files)
+    foreign = [] if _is_ours(folder) else [name for name in (CONFIG, *files) if (folder / name).exists()]
+    if foreign:
+        raise FormersError(f"{folder / foreign[0]} was not written by formers and would be replaced: give another folder.")
+    for name, content in files.items():
         write(folder / name, content)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder holds a model that formers has saved, by the format that its config.json names."""
+    try:
+        return str(json.loads((folder / CONFIG).read_bytes())["format"]).startswith(f"{FORMAT.partition('/')[0]}/")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def contents(model: Model, deployed: bool = False) -> dict[str, bytes]:
     """The files that a model is saved as, by name; deployed, without what only training needs."""
+    _check_norms(model)
     spec = model.spec.deployed() if deployed else model.spec
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     if deployed:
@@ -60,16 +78,33 @@ def contents(model: Model, deployed: bool = False) -> dict[str, bytes]:
     return {**files, CONFIG: to_json(config)}
 
 
+def _check_norms(model: Model) -> None:
+    """Refuses norms whose epsilon is not the spec's: only the spec is saved, so that loading would change what the model computes."""
+    for side, spec in (("stack", model.spec), ("encoder", model.spec.encoder)):
+        epsilon = None if spec is None else getattr(spec.residual, "epsilon", None)
+        if epsilon is None:
+            continue
+        stack = model.get_submodule(side)
+        joins = {f"{name}.norm": part.norm for name, part in stack.named_modules() if isinstance(part, NormJoin)}
+        for name, norm in {**joins, "final": stack.final}.items():
+            if isinstance(norm, torch.nn.LayerNorm) and norm.eps != epsilon:
+                raise FormersError(
+                    f"{side}.{name} has eps={norm.eps} where the spec has epsilon={epsilon}, and only the spec is saved: "
+                    f"build the model from a spec whose residual has epsilon={norm.eps}."
+                )
+
+
 def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: Literal["last", "best"] = "last") -> Model:
     """The model saved in a folder, or the last or the best checkpoint of a run, in evaluation mode, with its tokenizer.
 
     What only training needs is left behind: a run keeps it in its checkpoints, and goes on with it.
     """
-    folder = find(Path(path), checkpoint)
+    place = given_path("path", path, "the folder of a saved model or of a run")
+    folder = find(place, checkpoint)
     try:
-        return _load(Path(path), folder, device)
+        return _load(place, folder, device)
     except FormersError:
-        if folder == Path(path) or folder.exists():
+        if folder == place or folder.exists():
             raise
         return load(path, device, checkpoint)  # a training has pruned it meanwhile
 

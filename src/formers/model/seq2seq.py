@@ -10,7 +10,8 @@ from formers.core import FormersError, Source, State, Watch
 from formers.core.stream import ENCODER
 from formers.model.embedding import embedding, without_padding
 from formers.model.inspection import Inspection, inspect_pass, size_of
-from formers.model.model import Model, Output
+from formers.model.model import Model, Output, usable
+from formers.model.room import Room
 from formers.model.spec import Spec
 from formers.model.stack import Stack
 
@@ -23,6 +24,7 @@ class Seq2Seq(Model):
         assert spec.encoder is not None
         shared = spec.encoder.vocab is None and spec.encoder.features is None
         self.source_embedding = None if shared else embedding(spec.encoder)
+        self.source_room = Room(spec.encoder)
         self.encoder = Stack(spec.encoder)
         self.stack = Stack(spec)
         self.auxiliary = spec.head.build_auxiliary(spec.head_sizes, spec.vocab)
@@ -42,7 +44,7 @@ class Seq2Seq(Model):
         """
         read = self.embedding if self.source_embedding is None else self.source_embedding
         inner = None if watch is None else watch.inside("encoder")
-        x, stream, _ = self.enter(read(without_padding(source, source_mask)), source_mask, None, inner)
+        x, stream, _ = self.enter(read(without_padding(source, source_mask)), source_mask, None, inner, self.source_room)
         final: list[tuple[Tensor, ...]] | None = [] if self.spec.attention.reads_source else None
         hidden, _ = self.encoder(x, replace(stream, keep=False, update=update, starts={} if starts is None else starts, final=final))
         losses = {f"{ENCODER}{name}": loss for name, loss in stream.losses.items()}
@@ -66,7 +68,7 @@ class Seq2Seq(Model):
         progress: the share of the training that is done, by which losses of training alone may fade.
         update: the number of the training step, by which parts key what they draw anew at each.
         """
-        x = self.embedding(target)
+        x, state = self.embedding(target), usable(state)
         encoded: Source | None = None
         losses: dict[str, Tensor] = {}
         starts: dict[int, Tensor] = {}
@@ -90,6 +92,4 @@ class Seq2Seq(Model):
         keys = reader.attention.condensed(reader.sizes, seen) or seen
         own = self.spec.heads * n * (self.spec.comparing * n + self.spec.depth.steps * m)
         weights = batch * (reader.comparing * reader.heads * seen * keys + own)
-        return inspect_pass(
-            self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, watch=watch), weights, mask, source_mask
-        )
+        return inspect_pass(self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, watch=watch), weights)

@@ -25,7 +25,8 @@ def some_tokens(
     sublayer leaves behind. None where the block has to compute all tokens at once.
     """
     block.check(past)
-    if not block.skips or (past is not None and isinstance(past[0], Hidden)):
+    memory = block.memory(x, None if past is None else past[0], step)
+    if not block.skips or (memory is not None and isinstance(memory.entering, Hidden)):
         return None
     modules: dict[str, Any] = block._modules
     chosen = choose(active)
@@ -34,8 +35,9 @@ def some_tokens(
         join, sublayer, before = modules[around], modules[name], None if past is None else past[i]
         entry: Entry | None
         if name == "attention":
-            y, entry = sublayer.some(join.enter, x, stream, before, step, chosen, kept)
-            entry = block.remembered(x, stream, before, entry)
+            y, entry = sublayer.some(join.enter, x, stream, before if memory is None else memory.entering, step, chosen, kept)
+            if memory is not None and stream.keep:
+                entry = memory.remember(x, stream, entry)
         elif name == "cross":
             if chosen.count or before is None:
                 padded, entry = sublayer(join.enter(chosen.padded(inner)), stream, before, step)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from formers.attention import Attention, DotProduct
-from formers.core import Part, Sizes
+from formers.core import FormersError, Part, Sizes
 from formers.core.initial import Law
 from formers.depth import Depth
 from formers.feedforward import FeedForward
@@ -20,6 +21,8 @@ from formers.residual import Residual
 from formers.score import NoScore, Score
 
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+SHAPING = ("dim", "heads", "extra", "depth", "memory", "attention", "pattern", "position", "score", "residual", "feedforward")
+"""The fields that shape a state, beside the widths of heads and the encoder; not what only training, the head or the vocabulary need."""
 
 
 class Spec(Part):
@@ -69,9 +72,30 @@ class Spec(Part):
             dim=self.dim, heads=self.heads, head_dim=head_dim, value_dim=self.value_dim or head_dim,
             length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
             spread=self.spread, gain=self.residual.gain(self.depth.steps), initialisation=self.initialisation,
-            causal=self.pattern.is_causal,
+            causal=self.looks_back,
             source=None if self.encoder is None else self.encoder.width, finals=() if self.encoder is None else self.encoder.finals,
         )  # fmt: skip
+
+    @property
+    def layers(self) -> tuple[tuple[Attention, Pattern], ...]:
+        """The attention and the pattern of every depth step, without what wraps them."""
+        return tuple((self.attention.at(step), self.pattern.at(step)) for step in range(self.depth.steps))
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether the pattern of every layer is causal."""
+        return self.pattern.is_causal or all(self.pattern.at(step).is_causal for step in range(self.depth.steps))
+
+    @property
+    def room(self) -> int | None:
+        """How many tokens of a row the stack can read at all: as many as positions, patterns and projections have places for.
+
+        None where nothing of it ends.
+        """
+        ends = [self.position.places(self.length) if self.position.bounded else None]
+        ends += [None if pattern.room is None else pattern.room - self.extra for _, pattern in self.layers]
+        ends += [attention.room(self.length) for attention, _ in self.layers]
+        return min((end for end in ends if end is not None), default=None)
 
     @property
     def finals(self) -> tuple[tuple[int, ...], ...]:
@@ -118,6 +142,33 @@ class Spec(Part):
         each = (self.depth.ponders, *(kind.ponders for kind in self.attention.kinds))
         return max((steps for steps in each if steps is not None), default=None)
 
+    @property
+    def state_shape(self) -> str:
+        """What a state of this model depends on, as JSON: a model may continue the states of another that agrees in it."""
+        parts = self.model_dump(mode="json", include=set(SHAPING))
+        encoder = None if self.encoder is None else json.loads(self.encoder.state_shape)
+        return json.dumps({**parts, "head_dim": self.sizes.head_dim, "value_dim": self.sizes.value_dim, "encoder": encoder})
+
+    def differs(self, shape: str) -> str | None:
+        """The first field in which a state's shape differs from this spec's, and its value, in words; None where they agree.
+
+        A field that has been added to a part since the shape was written has its default there.
+        """
+        told = json.loads(shape)
+        reader = told.pop("encoder")
+        if (reader is None) != (self.encoder is None):
+            return "no encoder" if reader is None else "an encoder"
+        try:
+            other = self.replace(**told)
+        except FormersError:
+            return "parts that are not known here"
+        mine = self.replace(head_dim=self.sizes.head_dim, value_dim=self.sizes.value_dim)
+        for name in ("depth", "heads", "head_dim", "value_dim", *SHAPING):
+            if getattr(other, name) != getattr(mine, name):
+                return f"{name}={getattr(other, name)!r}"
+        inner = None if self.encoder is None else self.encoder.differs(json.dumps(reader))
+        return None if inner is None else f"an encoder of {inner}"
+
     def deployed(self) -> Spec:
         """The spec of the same model without what only training needs."""
         head = self.head.deployed()
@@ -126,4 +177,4 @@ class Spec(Part):
     @property
     def is_causal(self) -> bool:
         """Whether no output depends on later tokens, so that the model can continue a stream."""
-        return self.pattern.is_causal and self.head.streams
+        return self.looks_back and self.head.streams

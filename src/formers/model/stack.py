@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from formers.attention.chosen import Kept
-from formers.attention.multihead import SelfAttention, real, within
-from formers.core import Cache, FormersError, Hidden, Positions, Range, Stream
+from formers.attention.multihead import SelfAttention
+from formers.core import FormersError, Hidden, Positions, Range, Stream
 from formers.core.memory import give_back
 from formers.core.state import Entry
 from formers.core.stream import norm
 from formers.feedforward.dense import Transition
+from formers.model.remember import MemoryPass
 from formers.model.reversible import Half, by_halves
 from formers.model.some import some_tokens
 from formers.model.spec import Spec
@@ -38,7 +39,7 @@ class Block(nn.Module):
     def __init__(self, spec: Spec, layer: int, common: nn.Module | None = None, common_score: nn.Module | None = None) -> None:
         super().__init__()
         sizes, residual, attention = spec.sizes, spec.residual, spec.attention.at(layer)
-        self.limit = spec.memory.limit
+        self.limit, self.zeros = spec.memory.limit, spec.memory.origin
         self.attention = attention.build(sizes, spec.pattern, spec.score.build(sizes, common_score), common)
         self.join_attention = residual.build(spec.dim, spec.dropout)
         if spec.encoder is not None and not attention.reads_source:
@@ -48,8 +49,6 @@ class Block(nn.Module):
         if transition is not None:
             self.feedforward = transition
             self.join_feedforward = residual.build(spec.dim, spec.dropout)
-        self.skips = type(self.attention) is SelfAttention and isinstance(transition, Transition | None)
-        """Whether it can be applied to some of the tokens alone (`some_tokens`)."""
         self.names = [(f"join_{name}", name) for name in SUBLAYERS if name in self._modules]
 
     def forward(self, x: Tensor, stream: Stream, past: Entries | None, step: int) -> tuple[Tensor, Entries]:
@@ -62,6 +61,14 @@ class Block(nn.Module):
             left.append(entry)
         return x, tuple(left)
 
+    @property
+    def skips(self) -> bool:
+        """Whether it can be applied to some of the tokens alone (`some_tokens`)."""
+        attention, transition = self._modules["attention"], self._modules.get("feedforward")
+        if type(attention) is not SelfAttention or not isinstance(transition, Transition | None):
+            return False
+        return type(attention.qkv) is nn.Linear  # which is applied in parts; a wrapper, such as an adapter, is not
+
     def check(self, past: Entries | None) -> None:
         """Refuses what another block has left behind."""
         if past is not None and len(past) != len(self.names):
@@ -72,40 +79,23 @@ class Block(nn.Module):
         modules: dict[str, Any] = self._modules  # getattr of a module costs a microsecond, which a token of decoding would notice
         around, name = self.names[i]
         join, sublayer = modules[around], modules[name]
-        if isinstance(past, Hidden):  # the memory enters as the stream does, as far as it is looked at
-            past.check(x)
-            seen = within(past, sublayer.reach(step))
-            y, entry = sublayer(join.enter(x), stream, replace(seen, states=join.enter(seen.states)), step)
-        else:
+        memory = self.memory(x, past, step) if name == "attention" else None
+        if memory is None:
             y, entry = sublayer(join.enter(x), stream, past, step)
-        if name == "attention":
-            entry = self.remembered(x, stream, past, entry)
+        else:
+            y, entry = sublayer(join.enter(x), stream, memory.entering, step)
+            entry = memory.remember(x, stream, entry) if stream.keep else None
         if stream.watch is not None:
             stream.watch.note(f"{name} norm", step, partial(norm, y))
         return y, entry
 
-    def remembered(self, x: Tensor, stream: Stream, past: Entry | None, entry: Entry | None) -> Entry | None:
-        """What attention over x leaves behind, cut to the memory where there is one."""
-        return entry if self.limit is None or not stream.keep else remember(x, stream, past, entry, self.limit)
-
-
-def remember(x: Tensor, stream: Stream, past: Entry | None, entry: Entry | None, limit: int) -> Cache | Hidden:
-    """The last `limit` tokens of a past and of x: hidden states where weights learn, else the keys and values of `entry`.
-
-    Keys and values that a state has from a pass without gradients stay what they are, until a segment alone fills the memory, which
-    places do not tell of a padded one.
-    """
-    assert isinstance(entry, Cache)
-    count = x.shape[1]
-    if not torch.is_grad_enabled() or (isinstance(past, Cache) and (count < limit or stream.valid is not None)):
-        return (entry if stream.valid is None else entry.packed()).last(limit)
-    here = Hidden(x.detach(), real(stream.positions, stream.valid))
-    if stream.valid is not None:
-        return (past.append(here.states, here.positions) if isinstance(past, Hidden) else here).packed().last(limit)
-    here = here.last(limit)
-    if not isinstance(past, Hidden) or count >= limit:
-        return here
-    return past.last(limit - count).append(here.states, here.positions)  # E52
+    def memory(self, x: Tensor, past: Entry | None, step: int) -> MemoryPass | None:
+        """What attention over x at a step is given of its memory; None where there is no memory."""
+        if self.limit is None:
+            return None
+        if past is None and self.zeros:
+            past = Hidden.blank(x, self.zeros)
+        return MemoryPass(self.attention, self.join_attention, x, past, step, self.limit)
 
 
 class Stack(nn.Module):
@@ -117,6 +107,7 @@ class Stack(nn.Module):
     apart: an extra vector is itself.
     """
 
+    undecayed: ClassVar[tuple[str, ...]] = ("extra",)
     checkpointing: bool = False
     """Whether only each block's input is kept for the backward pass, which computes the rest again; a reversible stack keeps less."""
 
@@ -128,7 +119,7 @@ class Stack(nn.Module):
         self.common = spec.attention.common(spec.sizes)
         self.common_score = spec.score.common(spec.sizes)
         self.depth = spec.depth.build(lambda layer: Block(spec, layer, self.common, self.common_score), spec.sizes)
-        self.final = spec.residual.final(spec.dim)
+        self.final = spec.residual.build_final(spec.dim)
         self.every_step = spec.position.every_step
         self.reversible = spec.residual if isinstance(spec.residual, Reversible) else None
 

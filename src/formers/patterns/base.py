@@ -12,7 +12,9 @@ from functools import lru_cache, reduce
 from typing import TypeVar
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
+from typing_extensions import Self
 
 from formers.core import Comb, FormersError, Range, Slot
 from formers.core.compiler import concrete
@@ -20,6 +22,8 @@ from formers.core.positions import Known, union
 from formers.patterns.plan import Plan, Round, scan
 
 Integer = TypeVar("Integer", int, Tensor)
+FAR = (1 << 61) - 1
+"""A position beyond every window and block; a prime, so that no block ends there."""
 
 
 class Pattern(Slot):
@@ -44,6 +48,11 @@ class Pattern(Slot):
     def by_length(self) -> bool:
         """Whether the sets depend on where a row ends, and nobody has said yet where: then `of` or `allows_in` must be asked."""
         return False
+
+    @property
+    def room(self) -> int | None:
+        """How many positions a row has at the most: `of` refuses longer ones. None where any length will do."""
+        return None
 
     @property
     def grain(self) -> int:
@@ -96,6 +105,11 @@ class Pattern(Slot):
         """The positions that a query at t sees, or a few more, as plain integers; None where that is all that is kept, or unknown."""
         return None
 
+    @property
+    def gaps(self) -> bool:
+        """Whether `kept` may leave out positions between those that it holds, at any t."""
+        return isinstance(self.kept(FAR), Comb)
+
     def pieces(self, n: int, head: int = 0) -> Plan:
         """The pattern over positions 0 ... n-1 as rounds of disjoint pieces, which together are exactly the pattern."""
         return _scanned(self, n, head)
@@ -142,6 +156,11 @@ class _Two(Pattern):
     first: Pattern
     second: Pattern
 
+    @model_validator(mode="after")
+    def _one_number_of_heads(self) -> Self:
+        refuse_other_heads(self.first, self.second)
+        return self
+
     @property
     def heads(self) -> int | None:
         return self.first.heads or self.second.heads
@@ -153,6 +172,10 @@ class _Two(Pattern):
     @property
     def by_length(self) -> bool:
         return self.first.by_length or self.second.by_length
+
+    @property
+    def room(self) -> int | None:
+        return least_room((self.first, self.second))
 
     @property
     def grain(self) -> int:
@@ -193,6 +216,10 @@ class Union(_Two):
 
     def kept(self, t: int) -> Known:
         return union(self.first.kept(t), self.second.kept(t))
+
+    @property
+    def gaps(self) -> bool:
+        return gaps_of_all((self.first, self.second))
 
     def reads(self, t: int) -> Known | None:
         return all_read((self.first, self.second), t)
@@ -236,11 +263,21 @@ class Intersection(_Two):
         return self.first.covers_far(queries, keys) and self.second.covers_far(queries, keys)
 
     def kept(self, t: int) -> Known:
-        return min(self.first.kept(t), self.second.kept(t), key=lambda known: known.length)
+        return self._tighter(t)[0]
+
+    @property
+    def gaps(self) -> bool:
+        return self.first.gaps or self.second.gaps  # which of the two `kept` follows depends on t
 
     def reads(self, t: int) -> Known | None:
-        known = [reads for pattern in (self.first, self.second) if (reads := pattern.reads(t)) is not None]
-        return min(known, key=lambda reads: reads.length, default=None)
+        return self._tighter(t)[1]
+
+    def _tighter(self, t: int) -> tuple[Known, Known | None]:
+        """What the pattern that keeps less keeps and reads, from one of the two, so that what is read is kept."""
+        one, other = ((pattern.kept(t), pattern.reads(t)) for pattern in (self.first, self.second))
+        if one[0].length != other[0].length:
+            return one if one[0].length < other[0].length else other
+        return one if other[1] is None or (one[1] is not None and one[1].length <= other[1].length) else other
 
     def oldest(self, t: int) -> int:
         return max(self.first.oldest(t), self.second.oldest(t))
@@ -257,6 +294,28 @@ def all_read(patterns: Sequence[Pattern], t: int) -> Known | None:
         return None
     starts = [pattern.oldest(t) for pattern in patterns]
     return reduce(union, (Range(start, t + 1 - start) if reads is None else reads for start, reads in zip(starts, known, strict=True)))
+
+
+def least_room(patterns: Sequence[Pattern]) -> int | None:
+    """How many positions a row has at the most that some patterns all take."""
+    return min((pattern.room for pattern in patterns if pattern.room is not None), default=None)
+
+
+def gaps_of_all(patterns: Sequence[Pattern]) -> bool:
+    """Whether what is kept for any of some patterns may have gaps: not where one of them keeps every position."""
+    whole = any(not pattern.gaps and pattern.oldest(FAR) == 0 for pattern in patterns)  # `oldest` only grows
+    return not whole and any(pattern.gaps for pattern in patterns)
+
+
+def refuse_other_heads(*patterns: Pattern) -> None:
+    """Refuses parts of one pattern that are for different numbers of heads."""
+    by_number = {pattern.heads: type(pattern).__name__ for pattern in patterns if pattern.heads is not None}
+    if len(by_number) > 1:
+        (one, first), (other, second), *_ = by_number.items()
+        raise FormersError(
+            f"{first} for {one} heads and {second} for {other} heads cannot be parts of one pattern: "
+            "give each PerHead as many patterns as the model has heads."
+        )
 
 
 def heads_in(head: int | Tensor) -> int:

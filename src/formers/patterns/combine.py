@@ -12,12 +12,13 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 from torch import Tensor
+from typing_extensions import Self
 
 from formers.core import Comb, FormersError, Range
 from formers.core.positions import Known, union
-from formers.patterns.base import Integer, Pattern, all_read, heads_in
+from formers.patterns.base import Integer, Pattern, all_read, gaps_of_all, heads_in, least_room, refuse_other_heads
 from formers.patterns.plan import Plan
 
 
@@ -39,6 +40,11 @@ class _Several(Pattern):
             raise FormersError(f"{cls.__name__} has no patterns: give at least one, as in {cls.__name__}(Causal(), Local(window=8)).")
         return patterns
 
+    @model_validator(mode="after")
+    def _one_number_of_heads(self) -> Self:
+        refuse_other_heads(self, *self.patterns)
+        return self
+
     @property
     def is_causal(self) -> bool:
         return all(p.is_causal for p in self.patterns)
@@ -46,6 +52,10 @@ class _Several(Pattern):
     @property
     def by_length(self) -> bool:
         return any(p.by_length for p in self.patterns)
+
+    @property
+    def room(self) -> int | None:
+        return least_room(self.patterns)
 
     @property
     def grain(self) -> int:
@@ -66,6 +76,10 @@ class _Several(Pattern):
 
     def kept(self, t: int) -> Known:
         return reduce(union, (p.kept(t) for p in self.patterns))
+
+    @property
+    def gaps(self) -> bool:
+        return gaps_of_all(self.patterns)
 
     def reads(self, t: int) -> Known | None:
         return all_read(self.patterns, t)

@@ -74,11 +74,14 @@ class LocalGrid(Pattern):
         """Whether no pixel sees a later one in row-major order: so if there is nothing to see on the left, or no lower row of it."""
         return min(self.query[0], self.height) == 1 or self.query[1] >= self.width or self.memory[1] == 0
 
+    @property
+    def room(self) -> int:
+        return self.height * self.width
+
     def of(self, length: int) -> Pattern:
-        pixels = self.height * self.width
-        if length > pixels:
+        if length > self.room:
             raise FormersError(
-                f"a row of {length} positions does not fit an image of height={self.height}, width={self.width}: give at most {pixels}."
+                f"a row of {length} positions does not fit an image of height={self.height}, width={self.width}: give at most {self.room}."
             )
         return self
 

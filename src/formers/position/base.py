@@ -11,6 +11,11 @@ from formers.core import Positions, Sizes, Slot
 class PositionModule(nn.Module):
     """Adds positions to a stream; this one adds nothing."""
 
+    @property
+    def undecayed(self) -> tuple[str, ...]:
+        """The parameters that weight decay leaves alone: the tables of vectors, which all of a position's own parameters are."""
+        return tuple(self._parameters)
+
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
         """x (batch, length, dim) with its positions added, as the member does at depth step `step`."""
         return x

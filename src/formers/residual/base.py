@@ -43,12 +43,12 @@ class Residual(Slot):
         """The join around one sublayer."""
         raise TypeError(f"{type(self).__name__} builds no join: define build(dim, dropout).")
 
-    def final(self, dim: int) -> nn.Module:
-        """What stands between the last block and the head."""
+    def build_final(self, dim: int) -> nn.Module:
+        """The module between the last block and the head."""
         return nn.Identity()
 
     def width(self, dim: int) -> int:
-        """The width of what `final` gives to the head, or to a decoder."""
+        """The width of what `build_final` gives to the head, or to a decoder."""
         return dim
 
     def gain(self, steps: int) -> float:

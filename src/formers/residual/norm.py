@@ -3,7 +3,10 @@
 x' = LN(x + Drop(F(x)))          post-norm (Vaswani et al., 2017)                  E11
 x' = x + Drop(F(LN(x)))          pre-norm, which needs a last LN before the head   E12
 
-and, to see what each of the two is for, one without the other:
+LN(x) = g (x - mean(x)) / sqrt(var(x) + epsilon) + b. `epsilon` is that of all norms of the stack. `final` adds the last LN to post-norm,
+or leaves it out of pre-norm, as public checkpoints have it.
+
+And, to see what each of the two is for, one without the other:
 
 x' = x + Drop(F(x))              the residual connection alone                     E160
 x' = LN(Drop(F(x)))              the norm alone, of post-norm                      E161
@@ -16,26 +19,43 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from formers.residual.base import DropJoin, Join, Residual
 
+EPSILON = 1e-5
+"""What every LayerNorm adds to the variance unless a spec says otherwise: torch's."""
 
-class PostNorm(Residual):
+
+class _Normed(Residual):
+    """What pre-norm and post-norm have in common."""
+
+    epsilon: PositiveFloat = EPSILON
+    """What every LayerNorm of the stack, the final one among them, adds to the variance."""
+    final: bool
+    """Whether a LayerNorm stands between the last block and the head."""
+
+    def build_final(self, dim: int) -> nn.Module:
+        return nn.LayerNorm(dim, self.epsilon) if self.final else nn.Identity()
+
+
+class PostNorm(_Normed):
     """LN(x + Drop(F(x))): the 2017 paper's."""
 
+    final: bool = False
+
     def build(self, dim: int, dropout: float) -> Join:
-        return PostNormJoin(dim, dropout)
+        return PostNormJoin(dim, dropout, self.epsilon)
 
 
-class PreNorm(Residual):
+class PreNorm(_Normed):
     """x + Drop(F(LN(x))), with the final norm it needs; output projections start smaller the deeper the stack (GPT-2)."""
 
-    def build(self, dim: int, dropout: float) -> Join:
-        return PreNormJoin(dim, dropout)
+    final: bool = True
 
-    def final(self, dim: int) -> nn.Module:
-        return nn.LayerNorm(dim)
+    def build(self, dim: int, dropout: float) -> Join:
+        return PreNormJoin(dim, dropout, self.epsilon)
 
     def gain(self, steps: int) -> float:
         return float((2 * steps) ** -0.5)
@@ -59,37 +79,42 @@ class NormOnly(Residual):
 
     of: Literal["pre", "post"] = "post"
     """What the sum was taken from: norms stay where they stood, and output projections start as they did."""
+    epsilon: PositiveFloat = EPSILON
+    """What every LayerNorm of the stack adds to the variance."""
+    final: bool | None = None
+    """Whether there is a final norm; None: as where the sum was taken from."""
 
     def build(self, dim: int, dropout: float) -> Join:
-        return NormFirstJoin(dim, dropout) if self.of == "pre" else NormOnlyJoin(dim, dropout)
+        return (NormFirstJoin if self.of == "pre" else NormOnlyJoin)(dim, dropout, self.epsilon)
 
-    def final(self, dim: int) -> nn.Module:
-        return WHOLE[self.of].final(dim)
+    def build_final(self, dim: int) -> nn.Module:
+        whole = WHOLE[self.of]
+        return whole.replace(epsilon=self.epsilon, final=whole.final if self.final is None else self.final).build_final(dim)
 
     def gain(self, steps: int) -> float:
         return WHOLE[self.of].gain(steps)
 
 
-WHOLE: dict[str, Residual] = {"pre": PreNorm(), "post": PostNorm()}
+WHOLE: dict[str, _Normed] = {"pre": PreNorm(), "post": PostNorm()}
 
 
-class PostNormJoin(DropJoin):
-    """LN(x + Drop(y))."""
+class NormJoin(DropJoin):
+    """A join with a norm of its own."""
 
-    def __init__(self, dim: int, dropout: float) -> None:
+    def __init__(self, dim: int, dropout: float, epsilon: float = EPSILON) -> None:
         super().__init__(dropout)
-        self.norm = nn.LayerNorm(dim)
+        self.norm = nn.LayerNorm(dim, epsilon)
+
+
+class PostNormJoin(NormJoin):
+    """LN(x + Drop(y))."""
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         return self.norm(x + self.dropped(y))  # E11
 
 
-class PreNormJoin(DropJoin):
+class PreNormJoin(NormJoin):
     """x + Drop(y), where y = F(LN(x))."""
-
-    def __init__(self, dim: int, dropout: float) -> None:
-        super().__init__(dropout)
-        self.norm = nn.LayerNorm(dim)
 
     def enter(self, x: Tensor) -> Tensor:
         return self.norm(x)
@@ -105,12 +130,8 @@ class PlainJoin(DropJoin):
         return x + self.dropped(y)  # E160
 
 
-class NormOnlyJoin(DropJoin):
+class NormOnlyJoin(NormJoin):
     """LN(Drop(y))."""
-
-    def __init__(self, dim: int, dropout: float) -> None:
-        super().__init__(dropout)
-        self.norm = nn.LayerNorm(dim)
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         return self.norm(self.dropped(y))  # E161

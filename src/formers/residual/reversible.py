@@ -13,10 +13,11 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from formers.residual.base import Join, Residual
-from formers.residual.norm import PreNorm, PreNormJoin
+from formers.residual.norm import EPSILON, PreNorm, PreNormJoin
 
 
 class Reversible(Residual):
@@ -31,11 +32,16 @@ class Reversible(Residual):
     """How two streams become what the final norm is given: their mean, as in reformer-pytorch; side by side, as in trax and transformers,
     so that the norm and the head are twice as wide; or their sum, which behind a norm is the mean but for the norm's epsilon."""
 
-    def build(self, dim: int, dropout: float) -> Join:
-        return PreNormJoin(dim, dropout)
+    epsilon: PositiveFloat = EPSILON
+    """What every LayerNorm of the stack, the final one among them, adds to the variance."""
+    final: bool = True
+    """Whether a LayerNorm stands between the last block and the head."""
 
-    def final(self, dim: int) -> nn.Module:
-        return nn.LayerNorm(self.width(dim))
+    def build(self, dim: int, dropout: float) -> Join:
+        return PreNormJoin(dim, dropout, self.epsilon)
+
+    def build_final(self, dim: int) -> nn.Module:
+        return nn.LayerNorm(self.width(dim), self.epsilon) if self.final else nn.Identity()
 
     def width(self, dim: int) -> int:
         return 2 * dim if self.ends == "concat" else dim

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from typing_extensions import Self
 
 from formers.core import Positions, Sizes, Slot, Stream
-from formers.core.tables import forget
 from formers.score.distance import ByDistance
 
 
-class Keeps(nn.Module):
-    """A module of whose weights tables are kept: not beyond a change of mode, before which weights may be written in any way."""
-
-    def train(self, mode: bool = True) -> Self:
-        forget(self.parameters())
-        return super().train(mode)
-
-
-class ScoreModule(Keeps):
+class ScoreModule(nn.Module):
     """Changes the attention scores scale * q k^T: through the queries, through a term that is added, or both."""
 
     def forward(

@@ -8,7 +8,7 @@ Held as its factors: whoever needs the matrix asks for it; the executor `distanc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,13 @@ class ByDistance:
     def reach(self) -> int:
         """Keys this far back, or further, are shut."""
         return self.table.shape[1]
+
+    def to(self, dtype: torch.dtype) -> ByDistance:
+        """The same term with its factors in another type."""
+        if self.q.dtype == dtype and self.table.dtype == dtype:
+            return self
+        level, ahead = (None if x is None else x.to(dtype) for x in (self.level, self.ahead))
+        return replace(self, q=self.q.to(dtype), table=self.table.to(dtype), level=level, ahead=ahead)
 
     def tensor(self) -> Tensor:
         """The term (batch, heads, queries, keys)."""

@@ -12,6 +12,7 @@ between the layers unless `untied`. Distances beyond `clamp` look like it: so a 
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -41,6 +42,8 @@ class Relative(Score):
 
 class Biases(nn.Module):
     """u and v (heads, 1, head_dim), the same for every query."""
+
+    undecayed: ClassVar[tuple[str, ...]] = ("u_bias", "v_bias")
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

@@ -3,12 +3,15 @@
 s_ij   = q_i . (k_j + p_{i-j}) / sqrt(d_h) + log m_z(i-j)                                              E60
 m_z(x) = min(max((R + z - x) / R, 0), 1)         1 up to the span z, then a ramp of R places to 0       E61
 L     += (lambda / h) sum of z over the heads    in every layer                                         E62
-z      = S a                                     a in [0, 1] a head                                     E63
+z      = S min(max(a, 0), 1)                     a of a head                                            E63
 z_t    = S sigmoid(v . x_t + b)                  dynamic: v and b a head                                E64
 
 The paper multiplies the exponentials by m and divides by their sum; added as a logarithm m does the same, and nothing underflows. Where m
 is 0 a key is shut and has no gradient. Position keys p are one table for all heads and layers, of the distances 1 ... S: the paper's
 pattern, Local(window=S, include_self=False), leaves the own place out; under patterns that show it, it has no position key and m is 1.
+
+A step of an optimiser may take a out of [0, 1]. The span then stays at its bound, so that the penalty is never negative, and the gradient
+of a is 0 where it points further out and passes where it points back: a span at 0 or at S can move again, without help from the loop.
 
 Beyond R + z nothing is seen, so nothing is computed: `reach` says where that is, in steps of GRAIN places. It is read from the weights,
 once a segment, and not where they cannot be read (under torch.compile, or where tensors have no numbers): there it is the maximum.
@@ -18,18 +21,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
 from formers.core import Positions, Sizes, Stream
+from formers.core.compiler import concrete
 from formers.core.positions import distances
 from formers.core.tables import derived
-from formers.score.base import Keeps, Score, ScoreModule
+from formers.score.base import Score, ScoreModule
 from formers.score.distance import ByDistance
 
 GRAIN = 64
@@ -81,8 +85,10 @@ class DynamicSpan(FixedSpan):
         return DynamicSpanScore(self, sizes, common)
 
 
-class PositionKeys(Keeps):
+class PositionKeys(nn.Module):
     """p (span, head_dim) of the distances 1 ... span."""
+
+    undecayed: ClassVar[tuple[str, ...]] = ("position_keys",)
 
     def __init__(self, span: int, width: int) -> None:
         super().__init__()
@@ -136,14 +142,10 @@ class SpanScore(FixedSpanScore):
         self.ramp, self.penalty = part.ramp, part.penalty
         self.share = nn.Parameter(torch.full((sizes.heads,), part.init))
 
-    def settle(self) -> None:
-        """Brings spans back to 0 ... S."""
-        with torch.no_grad():
-            self.share.clamp_(0.0, 1.0)
-
     def spans(self) -> Tensor:
-        """z (heads,), in places."""
-        return self.span * wide(self.share)  # E63
+        """z (heads,), in places, between 0 and S."""
+        bounded: Tensor = Bounded.apply(wide(self.share))  # type: ignore[no-untyped-call]
+        return self.span * bounded  # E63
 
     def reach(self, step: int) -> int:
         reaches = self.reaches()
@@ -151,23 +153,43 @@ class SpanScore(FixedSpanScore):
 
     def reaches(self) -> tuple[int, ...] | None:
         """By head, how many distances have a weight; None where weights cannot be read."""
-        if not readable(self.share):
+        if not concrete(self.share):
             return None
-        return rounded((self.span * share for share in self.share.tolist()), self.ramp, self.span)
+        return rounded((self.span * min(max(share, 0.0), 1.0) for share in self.share.tolist()), self.ramp, self.span)
 
     def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
+        z = self.spans()  # once: its gradient is bounded as a whole, what the penalty and what the scores ask for
         if self.penalty:
-            charge(stream, self.penalty * self.spans().mean())  # E62
+            charge(stream, self.penalty * z.mean())  # E62
         if stream.watch is not None:
-            stream.watch.note("span", step, lambda: self.spans().detach())
+            stream.watch.note("span", step, lambda: z.detach())
         reaches = self.reaches()
         distances = self.distances(keys, stream, reaches)
-        level = derived(self.share, q.dtype, distances, self.level, (self.span, self.ramp))
+        level = derived(self.share, q.dtype, distances, partial(self.level, z), (self.span, self.ramp))
         return q, self.term(q, keys, stream, scale, level[None, :, None], reaches)
 
-    def level(self, distances: int) -> Tensor:
-        """log m (heads, distances)."""
-        return logarithm(soft_mask(self.spans(), self.ramp, distances))
+    def level(self, z: Tensor, distances: int) -> Tensor:
+        """log m (heads, distances) of the spans z (heads,)."""
+        return logarithm(soft_mask(z, self.ramp, distances))
+
+
+class Bounded(torch.autograd.Function):
+    """min(max(a, 0), 1), with a gradient that is 0 at a bound or beyond it where a descent along it would lead further out."""
+
+    generate_vmap_rule = True  # for torch.func
+
+    @staticmethod
+    def forward(a: Tensor) -> Tensor:
+        return a.clamp(0.0, 1.0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        (a,) = ctx.saved_tensors
+        return slope.masked_fill(((a <= 0.0) & (slope > 0.0)) | ((a >= 1.0) & (slope < 0.0)), 0.0)
 
 
 class DynamicSpanScore(FixedSpanScore):
@@ -191,7 +213,7 @@ class DynamicSpanScore(FixedSpanScore):
         if stream.watch is not None:
             stream.watch.note("span by token", step, lambda: z.detach().transpose(1, 2))
         # The next tokens may look further back than these, so that `reach`, which says what is kept, stays the maximum.
-        reaches = rounded(z.detach().amax(dim=(0, 2)).tolist(), self.ramp, self.span) if readable(z) else None
+        reaches = rounded(z.detach().amax(dim=(0, 2)).tolist(), self.ramp, self.span) if concrete(z) else None
         distances = self.distances(keys, stream, reaches)
         level = logarithm(soft_mask(z, self.ramp, distances)).to(q.dtype)
         return q, self.term(q, keys, stream, scale, level, reaches)
@@ -225,11 +247,6 @@ def mean_of_real(z: Tensor, valid: Tensor | None) -> Tensor:
 def charge(stream: Stream, cost: Tensor) -> None:
     """Adds to what the spans of all layers cost."""
     stream.losses["span"] = stream.losses["span"] + cost if "span" in stream.losses else cost
-
-
-def readable(x: Tensor) -> bool:
-    """Whether the numbers of a tensor can be had as plain ones."""
-    return not (torch.compiler.is_compiling() or isinstance(x, FakeTensor) or x.is_meta)
 
 
 def wide(x: Tensor) -> Tensor:

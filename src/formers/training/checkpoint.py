@@ -50,6 +50,8 @@ OPTIMIZER = "optimizer.safetensors"
 MEMORY = "memory-{}.safetensors"
 COUNTERS = ("step", "tokens", "seconds", "busy", "smooth", "bad", "best_loss", "best_step")
 """What of a loop are plain numbers."""
+SAMPLES = ("sample", "best_sample")
+"""Figures of evaluations on the way, each on the same sample of the held-out data."""
 
 
 def reached(stage: str) -> None:
@@ -98,7 +100,7 @@ def _write(beside: Path, loop: Loop, metrics_bytes: int) -> None:
     """Fills the folder of a checkpoint, the manifest last."""
     files = contents(loop.model)
     files[OPTIMIZER] = _optimizer(loop)
-    numbers = {name: getattr(loop, name) for name in COUNTERS}
+    numbers = {name: getattr(loop, name) for name in (*COUNTERS, *SAMPLES)}
     scale = loop.scaler.state_dict()
     files[TRAINING] = to_json({**numbers, "scaler": scale, "metrics_bytes": metrics_bytes, "processes": loop.world.size})
     for name, content in files.items():
@@ -151,6 +153,10 @@ def restore(folder: Path, loop: Loop) -> int:
     saved = json.loads((folder / TRAINING).read_bytes())
     for name in COUNTERS:
         setattr(loop, name, saved[name])
+    for name in SAMPLES:
+        setattr(loop, name, saved.get(name))
+    if loop.best_sample is None:  # written before evaluations had a sample: its best loss is that of other data
+        loop.best_loss = None
     loop.scaler.load_state_dict(saved["scaler"])
     _restore_optimizer(folder, loop)
     loop.states = _restore_memory(folder, loop, saved["processes"])

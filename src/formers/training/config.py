@@ -25,7 +25,7 @@ class Settings(Part):
     learning_rate: PositiveFloat = 1e-3
     """The peak, reached after the warm-up."""
     warmup: NonNegativeInt = 100
-    """Steps in which the rate rises linearly from 0; a tenth of the budget where that is less."""
+    """Steps in which the rate rises linearly from 0; a tenth of the budget, in steps or in time, where that is less."""
     schedule: Literal["cosine", "inverse-sqrt", "constant"] = "cosine"
     optimizer: Literal["adamw", "momentum", "adagrad"] = "adamw"
     weight_decay: NonNegativeFloat = 0.1
@@ -47,9 +47,9 @@ class Settings(Part):
     eval_every: PositiveInt | None = None
     """Judge on held-out data every so many steps; unless given, ten times in the run."""
     eval_batches: PositiveInt = 20
-    """How many batches of held-out data a judgement on the way takes."""
+    """How many batches of held-out data an evaluation on the way takes, spread over all of it and the same each time."""
     final_batches: PositiveInt = 256
-    """How many the judgement at the end takes; `formers eval` takes all."""
+    """How many the evaluation at the end takes, spread in the same way; `formers eval` takes all."""
     sample_tokens: NonNegativeInt = 100
     """How long the text is that a writing model shows at each judgement on the way; 0 for none."""
     save_every: PositiveInt | None = None
@@ -60,7 +60,7 @@ class Settings(Part):
 
     @property
     def warm_steps(self) -> int:
-        """The steps of the warm-up within the budget."""
+        """The steps of the warm-up, at most a tenth of a budget in steps; a budget in time can end it before."""
         return self.warmup if self.budget is None else min(self.warmup, self.budget // 10)
 
     @property

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from formers.core import IGNORED, FormersError, State
+from formers.core.content import fixed_weights
 from formers.data import Batch, Batches, Streams, Tokenizer
+from formers.data.spread import spread
 from formers.data.tasks import Exercised
 from formers.generation import answer, tokenizer_of
 from formers.model import Model, Seq2Seq, evaluating
 from formers.training.distributed import World
 from formers.training.exact import ExactScore
+from formers.training.extent import Extent
 from formers.training.pondering import Pondered
 from formers.training.score import Figures, Score, score_of
 
@@ -43,6 +46,7 @@ def evaluate(
     stride: int | None = None,
     *,
     first: int | None = None,
+    sample: int | None = None,
     stop: Stop | None = None,
     share: tuple[int, int] = (0, 1),
     progress: Progress | None = None,
@@ -52,19 +56,22 @@ def evaluate(
 
     part: valid unless given, or test of data that have no other.
     tokenizer: what says which text the targets stand for; without one, nothing is counted per byte or word.
-    limit: how many batches are judged at most; first: how many tokens of a text, or rows of other data.
+    limit: how many batches are judged at most; first: how many tokens of a text, or rows of other data. Both from the beginning.
+    sample: so many batches of rows that are spread over the part, the same ones every time, and all of it where it has no more.
     stop: asked before each batch; True raises Stopped. share: (rank, world), of which each judges every world-th batch.
     pondered: what is told how long the tokens of each batch think; one of its own unless given.
     """
     part = part or held_out(batches)
-    score = ExactScore(model, batches.ending()) if isinstance(batches, Exercised) else score_of(model, batches, tokenizer, part)
+    some = None if sample is None else sample * size
+    score = ExactScore(model, batches.ending()) if isinstance(batches, Exercised) else score_of(model, batches, tokenizer, part, some)
     pondered = pondered or Pondered(model.spec)
     rank, world = (0, 1) if batches.continues else share  # a state is carried from each batch to the next
     device = next(model.parameters()).device
     state, done, start = None, 0, time.perf_counter()
-    with evaluating(model):
+    with evaluating(model), fixed_weights():
         read = batches.beginning(part, first) if isinstance(batches, Streams) and first is not None else batches
-        for i, batch in enumerate(_first(islice(read.eval_batches(size, part, stride), limit), first, score)):
+        cut = read.eval_batches(size, part, stride) if some is None else read.eval_batches(size, part, stride, some)
+        for i, batch in enumerate(_first(islice(cut, limit), first, score)):
             _ask(stop)
             fresh, targets = batch.pop("fresh", None), batch["targets"]
             mine = i % world == rank
@@ -78,10 +85,11 @@ def evaluate(
                 score.judge(targets, out)
                 if watch is not None:
                     pondered.judge(batch, out, watch)
-            score.read(batch, fresh, mine)
+            score.read(batch, mine)
             done += _count(score, targets)
             if progress is not None:
-                progress(done, _least(score.whole(batches, part), first, limit and limit * done // (i + 1)))
+                wanted = some if some is None or score.rows is not None else some * batches.length
+                progress(done, _least(score.whole(batches, part), first, limit and limit * done // (i + 1), wanted))
     if world > 1 and torch.distributed.is_initialized():
         for judged in (score, pondered) if pondered.sums else (score,):
             judged.sums = dict(zip(judged.sums, World(rank, world).total(list(judged.sums.values())), strict=True))
@@ -89,7 +97,8 @@ def evaluate(
         raise FormersError(f"the part {part!r} of the data has nothing to predict: give more data.")
     speed = score.sums["targets"] / (time.perf_counter() - start)
     figures = {**score.figures(), **pondered.figures()}
-    return {**figures, "tokens_per_second": speed, "protocol": score.protocol(batches, part, stride, size, first)}
+    how = {"evaluated": str(score.extent(batches, part)), "protocol": score.protocol(batches, part, stride, size, first, some)}
+    return {**figures, "tokens_per_second": speed, **how}
 
 
 def judge(
@@ -98,7 +107,7 @@ def judge(
     tokenizer: Tokenizer | None,
     size: int = 16,
     matches: int | None = None,
-    limit: int | None = None,
+    sample: int | None = None,
     part: str | None = None,
     stride: int | None = None,
     *,
@@ -107,15 +116,22 @@ def judge(
     share: tuple[int, int] = (0, 1),
     progress: Progress | None = None,
 ) -> Figures:
-    """All figures: those of `evaluate`, and of pairs exact matches and BLEU of what the model writes for the first `matches`."""
-    results = evaluate(model, batches, tokenizer, size, limit, part, stride, first=first, stop=stop, share=share, progress=progress)
+    """All figures: those of `evaluate`, and of pairs exact matches and BLEU of what the model writes.
+
+    matches: for how many of the pairs it writes, spread over the part; for the first ones where `first` is given.
+    """
+    results = evaluate(
+        model, batches, tokenizer, size, None, part, stride, first=first, sample=sample, stop=stop, share=share, progress=progress
+    )
     if not isinstance(model, Seq2Seq) or isinstance(batches, Exercised):  # of exercises `exact` says the same
         return results
     pairs = batches.parts[part or held_out(batches)]
-    count = _least(len(pairs), matches, first, limit and limit * size) or 0
-    written, wanted = write(model, [pairs[i] for i in range(count)], stop, progress)
+    count = _least(len(pairs), matches, first, sample and sample * size) or 0
+    chosen = range(count) if first is not None else spread(len(pairs), count).tolist()
+    written, wanted = write(model, [pairs[i] for i in chosen], stop, progress)
     made, how = bleu(written, wanted)
-    how = f"{results['protocol']}; the first {count:,} written greedily; {how}"
+    answered = Extent(count, len(pairs), "pairs")
+    how = f"{results['protocol']}; {answered} written greedily; {how}"
     return {**results, "exact_match": exact_match(written, wanted), **made, "protocol": how}
 
 
@@ -126,7 +142,7 @@ def write(
     """What the model writes for the sources of pairs, greedily, and their targets, both as text."""
     tokenizer = tokenizer_of(model)
     written: list[str] = []
-    with evaluating(model):
+    with evaluating(model), fixed_weights():
         for start in range(0, len(pairs), WRITTEN):
             _ask(stop)
             chunk = pairs[start : start + WRITTEN]

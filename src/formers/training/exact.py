@@ -19,6 +19,7 @@ from formers.core import IGNORED
 from formers.data.tasks import Exercised
 from formers.model import Model, evaluating
 from formers.model.model import Output
+from formers.training.extent import Extent
 from formers.training.score import Figures, Score, likeliest
 
 
@@ -63,14 +64,16 @@ class ExactScore(Score):
     def further(self) -> Figures:
         return {"accuracy": self.sums["right"] / self.sums["symbols"], "exact": self.sums["exact"] / self.sums["rows"]}
 
-    def protocol(self, batches: Any, part: str, stride: int | None, size: int, first: int | None = None) -> str:
-        exercise, read = batches.exercise, int(self.sums["read"])
-        span = exercise.span(part)
-        hard = f"{exercise.dial} {span[0]}" + (f" to {span[-1]}" if len(span) > 1 else "")
-        share = f"all {exercise.rows:,}" if read >= exercise.rows else f"the first {read:,} of the {exercise.rows:,}"
-        silent = read - int(self.sums["rows"])
+    def extent(self, batches: Any, part: str) -> Extent:
+        return Extent(int(self.sums["read"]), batches.exercise.rows, "rows")
+
+    def protocol(self, batches: Any, part: str, stride: int | None, size: int, first: int | None = None, sample: int | None = None) -> str:
+        span = batches.exercise.span(part)
+        hard = f"{batches.exercise.dial} {span[0]}" + (f" to {span[-1]}" if len(span) > 1 else "")
+        silent = int(self.sums["read"] - self.sums["rows"])
         how = "; a symbol is told from the right ones before it" if self.model.spec.head.writes else ""
-        return f"{share} rows of {part}, {hard}{f', of which {silent:,} ask for nothing and are not counted' if silent else ''}{how}"
+        uncounted = f", of which {silent:,} ask for nothing and are not counted" if silent else ""
+        return f"{self.extent(batches, part).of(part, sample)}, {hard}{uncounted}{how}"
 
     def by_difficulty(self, difficulty: Tensor) -> dict[int, Exact]:
         """The scores of the rows of each difficulty, given that of every row (rows,); without rows that ask for nothing."""

@@ -41,8 +41,11 @@ FACTS = (
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Within it no other process trains in the folder, which is made if need be; one left without a run goes again."""
+def claimed(folder: Path, resumed: bool = False) -> Iterator[None]:
+    """Within it no other process trains in the folder, which is made if need be; one left without a run goes again.
+
+    resumed: whether its run goes on, which no other folder could help with.
+    """
     from filelock import FileLock, Timeout
 
     made = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -51,10 +54,12 @@ def claimed(folder: Path) -> Iterator[None]:
         lock = FileLock(folder / LOCK, timeout=0)
         lock.acquire()
     except Timeout:
-        raise FormersError(f"another process is training in {folder}: wait for it, or give another --out.") from None
+        fix = "wait until it ends, or stop it first" if resumed else "wait for it, or give another --out"
+        raise FormersError(f"another process is training in {folder}: {fix}.") from None
     except (OSError, NotImplementedError) as error:
         why = getattr(error, "strerror", None) or error
-        raise FormersError(f"{folder} cannot be written to ({why}): give another --out.") from None
+        fix = "make it writable, or resume a copy of it" if resumed else "give another --out"
+        raise FormersError(f"{folder} cannot be written to ({why}): {fix}.") from None
     try:
         yield
     finally:
@@ -139,7 +144,7 @@ def describe(folder: Path, facts: dict[str, Any]) -> None:
         write(folder / YAML, yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True).encode())
         write(folder / RUN, to_json({**facts, **({"results": finite(facts["results"])} if "results" in facts else {})}))
     except OSError as error:
-        raise FormersError(f"{folder} cannot be written to ({error.strerror}): free the disk, or give another --out.") from None
+        raise FormersError(f"{folder} cannot be written to ({error.strerror}): free the disk, or make the folder writable.") from None
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

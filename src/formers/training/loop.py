@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from formers.core import IGNORED, FormersError, Settles, State
+from formers.core import IGNORED, FormersError, State
 from formers.core.random import key
 from formers.core.stream import ENCODER
 from formers.data.batches import Batch
@@ -96,6 +96,10 @@ class Loop:
     """How many steps in a row were not taken."""
     best_loss: float | None = None
     best_step: int | None = None
+    sample: dict[str, float | str] | None = None
+    """The figures of the last evaluation on the way, and on how much of the held-out data they are."""
+    best_sample: dict[str, float | str] | None = None
+    """Those of the best one."""
     states: list[State | None] = field(default_factory=list)
     """What each piece of the batch carries to the next step, for members with a memory."""
 
@@ -113,7 +117,6 @@ class Loop:
                 self.task.batches.parts.name or "the text", self.settings.batch, self.task.batches.length,
                 self.task.batches.lane(self.settings.batch),
             )  # fmt: skip
-        self.settling = [part for part in self.model.modules() if isinstance(part, Settles)]
 
     @property
     def progress(self) -> float:
@@ -164,9 +167,6 @@ class Loop:
         scaling = math.isfinite(value) and self.scaler.is_enabled() and self.scaler.get_scale() > 1.0
         if taken:
             self.scaler.step(self.optimizer)
-            torch.autograd.graph.increment_version(self.model.parameters())  # which fused optimisers leave out: kept tables go by it
-            for module in self.settling:
-                module.settle()
         self.scaler.update()
         self.states = states if taken and self.task.batches.continues else []
         return Step(value, norm, now, taken, not taken and not scaling, dict(zip(terms, named, strict=True)))

@@ -6,11 +6,14 @@ s <- s + g^2,          x <- x - rate g / (sqrt s + eps)                         
 x <- (1 - rate decay) x                                                                 before each, for matrices
 g <- g min(1, c / |g|)                                                                  clip, and clip_each by parameter  E37
 
-rate(s) = peak * min(s / w, 1) * shape                                                                           E20
-shape   = 0.05 + 0.95 (1 + cos(pi p)) / 2 (cosine), sqrt(w / max(s, w)) (inverse-sqrt), or 1 (constant)
+rate(s) = peak * min(u, 1) * shape                                                                               E20
+shape   = 0.05 + 0.95 (1 + cos(pi p)) / 2 (cosine), 1 / sqrt(max(v, 1)) (inverse-sqrt), or 1 (constant)
 
-s counts from 1, w is the warm-up (at most a tenth of a budget in steps), and p is the share of the budget that has been spent, in
-steps or in time. The inverse square root is the 2017 paper's schedule, whose peak is d^-0.5 w^-0.5.
+With a budget in steps u = v = s / w, and p is the share of the budget that has been spent; s counts from 1, and w is the warm-up in
+steps, at most a tenth of the budget. With a budget in time, of which the share t has been spent, u = max(s / w, 10 t): the warm-up ends
+after w steps or a tenth of the time, whichever comes first. The cosine then begins at a fifth, p = max(t - 0.2, 0) / 0.8, and
+v = max(s / w, 5 t), so that the peak is reached at any speed, also where the first evaluation, at a tenth, takes long. The inverse square
+root is the 2017 paper's schedule, whose peak is d^-0.5 w^-0.5.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ from torch import Tensor, nn
 
 from formers.training.config import Settings
 
+WARM_SHARE = 0.1
+"""The largest share of a budget in time that the warm-up takes."""
+HELD_SHARE = 0.2
+"""The share of a budget in time after which the rate falls."""
 FLOOR = 0.05
 """The share of the peak that the cosine ends at."""
-UNDECAYED = ("embedding", "position", "bias")
-"""Words in the names of weights that are no matrices, though they may look like some."""
 DECAY = "decay"
 """What a group of weights calls its decay where the optimiser knows of none."""
 EPSILON = 1e-10
@@ -34,11 +39,11 @@ EPSILON = 1e-10
 
 
 def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
-    """The optimiser of the settings; it decays matrices only: not biases, norms or the vectors of positions and tokens."""
-    decayed = [p for n, p in model.named_parameters() if p.dim() >= 2 and not any(word in n for word in UNDECAYED)]
-    chosen = {id(p) for p in decayed}
-    others = [p for p in model.parameters() if id(p) not in chosen]
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    """The optimiser of the settings; weight decay applies to the parameters that `decayed` names."""
+    chosen = decayed(model)
+    matrices = [p for name, p in model.named_parameters() if name in chosen]
+    others = [p for name, p in model.named_parameters() if name not in chosen]
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), fused=True)
     # These two of torch add the decay to the gradient, where momentum would multiply it; here it means the same for all.
@@ -50,6 +55,20 @@ def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
         made = torch.optim.Adagrad(groups, lr=settings.learning_rate)  # E38
     made.register_step_pre_hook(_decay)
     return made
+
+
+def decayed(model: nn.Module) -> set[str]:
+    """The names of the parameters that weight decay applies to: those with two or more dimensions that multiply what passes through.
+
+    Vectors and numbers, such as biases and norms, are not decayed. A module whose own parameters are tables of vectors, or biases with
+    more than one dimension, names them, or the `ParameterList` that holds them, in its attribute `undecayed`.
+    """
+    spared: set[int] = set()
+    for module in model.modules():
+        for name in getattr(module, "undecayed", ()):
+            owned = getattr(module, name)
+            spared.update(id(p) for p in (owned.parameters() if isinstance(owned, nn.Module) else (owned,)))
+    return {name for name, p in model.named_parameters() if p.dim() >= 2 and id(p) not in spared}
 
 
 @torch.no_grad()
@@ -74,12 +93,17 @@ def clip(parameters: Iterable[Tensor], settings: Settings) -> float:
 
 def rate(settings: Settings, step: int, progress: float) -> float:
     """The learning rate of a step (from 1), `progress` of the whole budget spent."""
-    warmup = settings.warm_steps
+    warmup, progress = settings.warm_steps, min(progress, 1.0)
     warm = min(step / warmup, 1.0) if warmup else 1.0
+    fall = math.sqrt(max(warmup, 1) / max(step, warmup, 1))
+    if settings.budget is None and warmup:
+        warm = min(max(warm, progress / WARM_SHARE), 1.0)
+        fall = min(fall, math.sqrt(HELD_SHARE / max(progress, HELD_SHARE)))
+        progress = max(progress - HELD_SHARE, 0.0) / (1 - HELD_SHARE)
     if settings.schedule == "cosine":
-        shape = FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+        shape = FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * progress)) / 2
     elif settings.schedule == "inverse-sqrt":
-        shape = math.sqrt(max(warmup, 1) / max(step, warmup, 1))
+        shape = fall
     else:
         shape = 1.0
     return settings.learning_rate * warm * shape  # E20

@@ -22,6 +22,8 @@ from formers.patterns import Causal, Local
 from formers.score import Relative
 
 Kind = Literal["segments", "memory", "sliding"]
+CARRIED = 2
+"""Segments that fill a state of fixed size before a stretch of a sample is counted."""
 
 
 class Protocol(Part):
@@ -64,7 +66,7 @@ class Protocol(Part):
             return Protocol(kind=kind, segment=self.segment or spec.length)
         if kind == "memory":
             length = self.attention_length if self.attention_length is not None else _memory(spec)
-            same = _same_length(spec) if self.same_length is None else self.same_length
+            same = same_length(spec) if self.same_length is None else self.same_length
             if same and length == 0:
                 raise FormersError("same_length shows every token the last attention_length=0 tokens, none at all: give at least 1.")
             return Protocol(kind=kind, attention_length=length, segment=self.segment or spec.length, clamp=clamp, same_length=same)
@@ -86,8 +88,9 @@ class Protocol(Part):
             return spec
         if _carries(spec):
             return spec.replace(memory=Carry())
-        pattern = Local(window=self.attention_length) if self.same_length else Causal() if _same_length(spec) else spec.pattern
-        return spec.replace(memory=Recurrence(length=self.attention_length), pattern=pattern)
+        pattern = Local(window=self.attention_length) if self.same_length else Causal() if same_length(spec) else spec.pattern
+        memory = spec.memory if isinstance(spec.memory, Recurrence) else Recurrence(length=0)
+        return spec.replace(memory=memory.replace(length=self.attention_length), pattern=pattern)
 
 
 class Judged(NamedTuple):
@@ -104,8 +107,14 @@ def read_by(protocol: Protocol, model: Model, batches: Batches) -> Judged:
     if not is_text(model.spec, batches):
         return Judged(model, batches, protocol.stride)
     chosen = protocol.settled(model.spec)
-    kind: Any = Streams if chosen.kind == "memory" else Language
-    cut: Batches = kind(batches.parts, chosen.segment, batches.tokenizer)  # type: ignore[attr-defined]
+    text: Any = batches
+    assert chosen.segment is not None
+    cut: Batches
+    if chosen.kind == "memory":
+        warm = CARRIED if chosen.attention_length is None else -(-chosen.attention_length // chosen.segment) + 1
+        cut = Streams(text.parts, chosen.segment, text.tokenizer, warm)
+    else:
+        cut = Language(text.parts, chosen.segment, text.tokenizer)
     return Judged(respecified(model, chosen.spec(model.spec)), cut, chosen.stride)
 
 
@@ -140,9 +149,9 @@ def _carries(spec: Spec) -> bool:
     return all(kind.carries for kind in spec.attention.kinds)
 
 
-def _same_length(spec: Spec) -> bool:
+def same_length(spec: Spec) -> bool:
     """Whether a spec shows every token just the last tokens that its memory holds."""
-    return not isinstance(spec.memory, NoMemory) and spec.pattern == Local(window=max(1, _memory(spec)))
+    return not isinstance(spec.memory, NoMemory) and all(pattern == Local(window=max(1, _memory(spec))) for _, pattern in spec.layers)
 
 
 def _refuse(asked: Protocol, kind: Kind, spec: Spec) -> None:
@@ -167,8 +176,9 @@ def _refuse(asked: Protocol, kind: Kind, spec: Spec) -> None:
             raise FormersError(
                 f"{what}={dict(asked)[what]} is of a memory of tokens, and {name} carries a state of fixed size instead: leave it out."
             )
-        if asked.same_length and not isinstance(spec.pattern, Causal) and not _same_length(spec):
-            raise FormersError(f"same_length is a pattern itself, and {name} has another ({type(spec.pattern).__name__}): leave it out.")
+        other = next((pattern for _, pattern in spec.layers if not isinstance(pattern, Causal)), None)
+        if asked.same_length and other is not None and not same_length(spec):
+            raise FormersError(f"same_length is a pattern itself, and {name} has another ({type(other).__name__}): leave it out.")
         return
     if asked.same_length is not None:
         raise FormersError(

@@ -1,4 +1,4 @@
-"""A run from step to step: when it is judged, saved and stopped; and judging it after the fact."""
+"""A run from step to step: when it is evaluated, saved and stopped; and evaluating it afterwards."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from safetensors.torch import save as to_bytes
 
 from formers.core import FormersError
+from formers.core.paths import given_path
 from formers.core.stream import ENCODER
 from formers.data import Reading, Rows
 from formers.data.files import parallel, resolved
@@ -21,6 +23,7 @@ from formers.model import Model, Seq2Seq, load
 from formers.model.files import write_through
 from formers.training import checkpoint as checkpoints
 from formers.training.device import pick_device
+from formers.training.ending import advice, refuse_figure, refuse_last_steps, refuse_ruined
 from formers.training.evaluate import Stopped, evaluate, held_out, judge
 from formers.training.folder import BAD, RUN, read_facts
 from formers.training.interrupts import Interrupts
@@ -28,14 +31,12 @@ from formers.training.log import Log
 from formers.training.loop import BAD_STEPS, Diverged, Loop, Piece, Step
 from formers.training.protocol import Protocol, is_text, read_by, refuse_short
 from formers.training.score import Figures, live
-from formers.training.task import Task, task_of
+from formers.training.task import DATA, Task, task_of
 
 SAVE_SECONDS = 300.0
 """How often a run is saved that was not told."""
 JUDGEMENTS = 10
 """How often a run is judged that was not told."""
-COUNTS = ("tokens_per_second", "seconds", "best_loss")
-"""Figures of a result that are no judgement."""
 SHOWN = ("bits_per_byte", "bits_per_dimension", "perplexity", "accuracy", "exact", "masked_accuracy", "ponder_steps")
 """Figures that are told beside the loss on the way."""
 EXACT_MATCHES = 500
@@ -56,11 +57,16 @@ def run(loop: Loop, log: Log, folder: Path | None, interrupts: Interrupts) -> No
         if _judge_due(loop, before):
             due |= _look(loop, log)
         loop.seconds += time.perf_counter() - start
-        if folder is not None and (due or loop.progress >= 1.0):
+        ends = loop.progress >= 1.0
+        if ends and loop.sample is not None:  # before the last checkpoint is saved
+            refuse_figure(loop, folder, float(loop.sample["loss"]))
+        if folder is not None and (due or ends):
             start = time.perf_counter()
             save(folder, loop, log)
             saved = time.monotonic()
             loop.seconds += time.perf_counter() - start
+    refuse_ruined(loop, folder)
+    refuse_last_steps(loop, folder)
 
 
 def take_step(loop: Loop, log: Log, folder: Path | None = None) -> None:
@@ -89,40 +95,55 @@ def take_step(loop: Loop, log: Log, folder: Path | None = None) -> None:
         log.record(**facts, skipped=True, batch=where)
         log.say(f"step {loop.step:,} is skipped: its loss is {done.loss:g} and its gradient {done.norm:g}; its batch is in {where}")
         if loop.bad >= BAD_STEPS:
-            again = "" if folder is None else f", from its last good checkpoint with --from {folder} and --data"
             raise Diverged(
                 f"the loss is {done.loss:g} and its gradient {done.norm:g} at steps {loop.step - BAD_STEPS + 1} to {loop.step}: "
-                f"train with less than learning_rate={loop.settings.learning_rate:g}{again}."
+                f"{advice(loop, folder)}."
             )
 
 
 def save(folder: Path, loop: Loop, log: Log) -> None:
-    """Saves a checkpoint."""
+    """Saves a checkpoint, unless the weights are not finite: then the run ends, and what was saved stays the last."""
+    refuse_ruined(loop, folder)
     checkpoints.save(folder, loop, log.size())
 
 
-def finish(loop: Loop, log: Log, interrupts: Interrupts) -> dict[str, Any]:
-    """The figures of the held-out data, and how the training went; by the first process alone."""
+def finish(loop: Loop, log: Log, folder: Path | None, interrupts: Interrupts) -> dict[str, Any]:
+    """The figures of the last and the best evaluation on the way, those of the held-out data now, and how the training went.
+
+    By the first process alone. A loss that is not a number ends all of them as diverged.
+    """
     results: dict[str, Any] = {}
+    loss = 0.0
     if loop.world.first:
         try:
             with log.part("judging") as tick:
                 model, batches, stride = read_by(loop.task.protocol.in_passing(), loop.model, loop.task.batches)
-                results = judge(
+                held = judge(
                     model, batches, loop.task.tokenizer, loop.settings.batch, EXACT_MATCHES, loop.settings.final_batches, None, stride,
                     stop=lambda: interrupts.caught, progress=tick,
                 )  # fmt: skip
         except Stopped:
             log.say("stopped while judging: what was learnt is saved, and `formers resume` judges it")
             interrupts.leave()
-        results["tokens_per_second"] = loop.tokens / max(loop.busy, 1e-9)
-        results |= {"steps": loop.step, "seconds": round(loop.seconds, 2), "best_loss": loop.best_loss, "best_step": loop.best_step}
+        loss = float(held["loss"])
+        del held["tokens_per_second"]  # of reading; the one that counts is that of training
+        told: dict[str, Any] = {name: value for name, value in held.items() if isinstance(value, float)}
+        log.record(step=loop.step, final_targets=held["targets"], **{f"final_{name}": value for name, value in told.items()})
+        results = {**sampled(loop), **held, "tokens_per_second": loop.tokens / max(loop.busy, 1e-9)}
+        results |= {"steps": loop.step, "seconds": round(loop.seconds, 2)}
         peak = peak_memory()
         if peak is not None:
             results["peak_memory_bytes"] = peak
-        told: dict[str, Any] = {name: value for name, value in results.items() if name not in COUNTS and isinstance(value, float)}
-        log.record(step=loop.step, **{f"final_{name}": value for name, value in told.items()})
+    refuse_figure(loop, folder, *loop.world.first_says(loss))
     return results
+
+
+def sampled(loop: Loop) -> dict[str, Any]:
+    """The figures of the last and of the best evaluation on the way, and on how much of the held-out data both are."""
+    last, best = loop.sample or {}, loop.best_sample or {}
+    figures = {f"{which}{name}": value for which, held in (("sample_", last), ("best_sample_", best)) for name, value in held.items()}
+    figures.pop("best_sample_evaluated", None)  # both are on the same
+    return {**figures, "best_step": loop.best_step}
 
 
 def peak_memory() -> int | None:
@@ -166,25 +187,27 @@ def _judge_due(loop: Loop, before: float) -> bool:
 
 
 def _look(loop: Loop, log: Log) -> bool:
-    """Judges the model on a part of the held-out data and lets it write a little; whether it is the best so far."""
+    """Evaluates the model on a sample of the held-out data, the same each time, and lets it write; whether it is the best so far."""
     with log.part("judging") as tick:  # to its end, also after a signal: else a run that is stopped here would know less than another
         model, batches, stride = read_by(loop.task.protocol.in_passing(), loop.model, loop.task.batches)
         held = evaluate(
-            model, batches, loop.task.tokenizer, loop.settings.batch, loop.settings.eval_batches, None, stride,
+            model, batches, loop.task.tokenizer, loop.settings.batch, None, None, stride, sample=loop.settings.eval_batches,
             share=(loop.world.rank, loop.world.size), progress=tick,
         )  # fmt: skip
     loss = float(held["loss"])
     told: dict[str, Any] = {name: held[name] for name in SHOWN if name in held}
-    log.record(step=loop.step, valid_loss=loss, protocol=held["protocol"], **{f"valid_{name}": value for name, value in told.items()})
+    named = {f"valid_{name}": value for name, value in told.items()}
+    log.record(step=loop.step, valid_loss=loss, valid_targets=held["targets"], protocol=held["protocol"], **named)
     also = "".join(f", {name.replace('_', ' ')} {value:,.4g}" for name, value in told.items())
-    if loop.best_loss is None:
-        log.say(f"judged on held-out data: {held['protocol']}")
-    log.say(f"step {loop.step:,}: loss {loss:.4f}{also} on held-out data")
+    if loop.sample is None:
+        log.say(f"evaluated on held-out data: {held['protocol']}")
+    log.say(f"step {loop.step:,}: loss {loss:.4f}{also}, on {held['evaluated']} of held-out data")
     if loop.settings.sample_tokens and loop.world.first and math.isfinite(loss):
         _write_sample(loop, log)
+    loop.sample = {"evaluated": str(held["evaluated"]), "loss": loss, **dict(islice(told.items(), 1))}
     if not math.isfinite(loss) or (loop.best_loss is not None and loss >= loop.best_loss):
         return False
-    loop.best_loss, loop.best_step = loss, loop.step
+    loop.best_loss, loop.best_step, loop.best_sample = loss, loop.step, loop.sample
     return True
 
 
@@ -258,7 +281,9 @@ def open_run(
 
     What cannot be judged, or not by this protocol, is refused.
     """
-    folder = Path(run)
+    folder = given_path("run", run, "the folder of a run")
+    if data is not None:
+        given_path("data", data, DATA)
     model = load(folder, pick_device(device), checkpoint)
     facts = read_facts(folder) if data is None or (folder / RUN).exists() else {}
     source = str(facts["data"]) if data is None else data

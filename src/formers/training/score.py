@@ -19,12 +19,14 @@ from torch import Tensor
 from formers.attention import LSH
 from formers.core import IGNORED
 from formers.data import Batch, Batches, Bytes, LastWord, Rows, Stories, Tokenizer
+from formers.data.spread import spread
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
 from formers.memory import Recurrence
 from formers.model import Model, Seq2Seq, Spec
 from formers.model.model import Output
-from formers.patterns import Local
 from formers.score import Relative
+from formers.training.extent import Extent, ways
+from formers.training.protocol import same_length
 
 Figures = dict[str, float | int | str]
 FEW = 1024
@@ -100,7 +102,7 @@ class Score:
             self.sums["targets"] += count
             self.sums["rows"] += int(counted.any(dim=1).sum())
 
-    def read(self, batch: Batch, fresh: Tensor | None, judged: bool) -> None:
+    def read(self, batch: Batch, judged: bool) -> None:
         """Takes note of the text of a batch, also of one that another process judges."""
 
     def figures(self) -> Figures:
@@ -115,9 +117,13 @@ class Score:
         """How much a part has to judge: targets of a text, rows of other data; None where that is not known beforehand."""
         return len(batches.parts[part])
 
-    def protocol(self, batches: Any, part: str, stride: int | None, size: int, first: int | None = None) -> str:
-        """How the figures came about: context, stride, and how much of the data was judged, the first so much or another part of it."""
-        return _share(int(self.sums["rows"]), len(batches.parts[part]), self.rows or "rows", part)
+    def extent(self, batches: Any, part: str) -> Extent:
+        """How much of a part was evaluated."""
+        return Extent(int(self.sums["rows"]), len(batches.parts[part]), self.rows or "rows")
+
+    def protocol(self, batches: Any, part: str, stride: int | None, size: int, first: int | None = None, sample: int | None = None) -> str:
+        """How the figures came about: context, stride, and how much of the data was evaluated: all, the first, or a sample of rows."""
+        return self.extent(batches, part).of(part, sample)
 
 
 class TextScore(Score):
@@ -128,19 +134,24 @@ class TextScore(Score):
 
     def __init__(self, tokenizer: Tokenizer | None, spec: Spec | None = None) -> None:
         super().__init__()
-        self.tokenizer, self.spec = tokenizer, spec
-        self.lanes: list[Words] = []
+        self.tokenizer, self.spec, self.begun = tokenizer, spec, False
 
-    def read(self, batch: Batch, fresh: Tensor | None, judged: bool) -> None:
-        """Counts the text: rows of windows follow one another; lanes each go on from the batch before, and begin where another ends."""
+    def read(self, batch: Batch, judged: bool) -> None:
+        """Counts the text of each row by itself: its own tokens say whether it begins within a word, so rows may come from anywhere.
+
+        The very first row is the beginning of the part, before which nothing is known: it begins with a word.
+        """
         if self.tokenizer is None:
             return
-        rows = batch["targets"].reshape(1, -1) if fresh is None else batch["targets"]
-        self.lanes += [Words() for _ in range(len(self.lanes), len(rows))]
-        for i, row in enumerate(rows):
-            if i and fresh is not None and bool(fresh[i]):
-                self.lanes[i].count(self.tokenizer.to_bytes(batch["tokens"][i, :1].tolist()))  # perhaps it begins within a word
-            counts = self.lanes[i].count(self.tokenizer.to_bytes(row[row != IGNORED].tolist()))
+        for tokens, targets in zip(batch["tokens"], batch["targets"], strict=True):
+            counted = targets != IGNORED
+            if not bool(counted.any()):
+                continue
+            words = Words()
+            if self.begun:
+                words.count(self.tokenizer.to_bytes(tokens[: int(counted.int().argmax()) + 1].tolist()))
+            self.begun = True
+            counts = words.count(self.tokenizer.to_bytes(targets[counted].tolist()))
             if judged:
                 for name, count in zip(self.extra, counts, strict=True):
                     self.sums[name] += count
@@ -159,21 +170,21 @@ class TextScore(Score):
     def whole(self, batches: Batches, part: str) -> int:
         return len(batches.parts[part]) - 1  # nothing foretells the first token
 
-    def protocol(self, batches: Any, part: str, stride: int | None, size: int, first: int | None = None) -> str:
-        whole = self.whole(batches, part)
-        width = min(batches.length, whole)
+    def extent(self, batches: Any, part: str) -> Extent:
+        return Extent(int(self.sums["targets"]), self.whole(batches, part), "tokens")
+
+    def protocol(self, batches: Any, part: str, stride: int | None, size: int, first: int | None = None, sample: int | None = None) -> str:
+        extent = self.extent(batches, part)
+        width = min(batches.length, extent.whole)
         step = min(stride or width, width)
-        judged = int(self.sums["targets"])
         seen = [] if self.spec is None else sight(self.spec, batches.continues)
         if batches.continues:
-            lanes = min(size, whole)
-            share = _share(judged, whole, "tokens", part, "" if first is None else "the first ")
-            ways = f"{min(width, -(-whole // lanes)):,} tokens in {lanes:,} {'lanes' if lanes > 1 else 'lane'}"
             more = f" ({', '.join(seen)})" if seen else ""
-            return f"segments of {ways}, each with the state of the one before{more}, {share}"
+            share = extent.of(part, sample, beginning=first is not None)  # a limit of batches is of every lane
+            return f"{ways(batches, extent.whole, size, sample)}, each with the state of the one before{more}, {share}"
         how = "side by side" if step == width else "one every token" if step == 1 else f"one every {step:,}"
-        share = _share(judged, whole, "tokens", part)
-        return f"windows of {width:,} tokens {how} ({', '.join([f'context {width:,}', f'stride {step:,}', *seen])}), {share}"
+        seen = [f"context {width:,}", f"stride {step:,}", *seen]
+        return f"windows of {width:,} tokens {how} ({', '.join(seen)}), {extent.of(part, sample)}"
 
 
 class RowScore(Score):
@@ -197,7 +208,7 @@ class PairScore(Score):
 class HitScore(Score):
     """Of a classifier: how often the likeliest class is the right one."""
 
-    extra = ("right",)
+    extra: ClassVar[tuple[str, ...]] = ("right",)
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -217,9 +228,10 @@ class StoryScore(HitScore):
 
     rows = "questions"
 
-    def __init__(self, model: Model, batches: Stories, part: str) -> None:
+    def __init__(self, model: Model, batches: Stories, part: str, sample: int | None = None) -> None:
         super().__init__(model)
-        self.tasks, self.place = batches.tasks(part), 0
+        tasks = batches.tasks(part)
+        self.tasks, self.place = [tasks[i] for i in spread(len(tasks), sample).tolist()], 0
         self.right = torch.zeros(0, dtype=torch.bool)
         """Which rows of the last batch were answered rightly."""
         self.known = sorted(set(self.tasks))
@@ -231,7 +243,7 @@ class StoryScore(HitScore):
         assert out.logits is not None
         self.right = out.logits.argmax(dim=-1).cpu() == targets
 
-    def read(self, batch: Batch, fresh: Tensor | None, judged: bool) -> None:
+    def read(self, batch: Batch, judged: bool) -> None:
         """Counts on: rows come in the order of the part."""
         here = self.tasks[self.place : self.place + len(batch["targets"])]
         self.place += len(here)
@@ -250,10 +262,15 @@ class MaskedScore(HitScore):
     """Of a masked language model, over the hidden tokens."""
 
     rows = None
+    extra = ("right", "read")
 
     def __init__(self, model: Model, tokenizer: Tokenizer | None) -> None:
         super().__init__(model)
         self.bytes = isinstance(tokenizer, Bytes)
+
+    def judge(self, targets: Tensor, out: Output) -> None:
+        super().judge(targets, out)
+        self.sums["read"] += targets.numel()
 
     def further(self) -> Figures:
         nats, hidden = self.sums["nats"], self.sums["targets"]
@@ -263,10 +280,13 @@ class MaskedScore(HitScore):
     def whole(self, batches: Batches, part: str) -> None:
         return None
 
-    def protocol(self, batches: Any, part: str, stride: int | None, size: int, first: int | None = None) -> str:
-        there = len(batches.parts[part])
-        hidden = int(self.sums["targets"])
-        return f"windows of {min(batches.length, there):,} tokens side by side, {hidden:,} hidden ones among the {there:,} of {part}"
+    def extent(self, batches: Any, part: str) -> Extent:
+        return Extent(int(self.sums["read"]), len(batches.parts[part]), "tokens")
+
+    def protocol(self, batches: Any, part: str, stride: int | None, size: int, first: int | None = None, sample: int | None = None) -> str:
+        extent, hidden = self.extent(batches, part), int(self.sums["targets"])
+        width = min(batches.length, extent.whole)
+        return f"windows of {width:,} tokens side by side, {hidden:,} hidden ones among {extent.of(part, sample)}"
 
 
 class LastWordScore(Score):
@@ -296,8 +316,8 @@ class LastWordScore(Score):
         }
 
 
-def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None, part: str = "valid") -> Score:
-    """The score that fits a model and a part of its data."""
+def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None, part: str = "valid", sample: int | None = None) -> Score:
+    """The score that fits a model and a part of its data, or a sample of so many rows of it."""
     head = model.spec.head
     if isinstance(model, Seq2Seq):
         return PairScore()
@@ -308,7 +328,7 @@ def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None, part: 
     if isinstance(head, MaskedLM):
         return MaskedScore(model, tokenizer)
     if isinstance(batches, Stories):
-        return StoryScore(model, batches, part)
+        return StoryScore(model, batches, part, sample)
     if isinstance(head, Classify):
         return HitScore(model)
     return TextScore(tokenizer, model.spec) if head.writes else Score()
@@ -328,9 +348,5 @@ def sight(spec: Spec, continues: bool) -> list[str]:
     words = [f"rounds {part.evaluation_rounds or part.rounds}" for part in spec.attention.kinds if isinstance(part, LSH)][:1]
     if continues and isinstance(spec.memory, Recurrence):
         words.append(f"memory {spec.memory.length:,}")
-        words += ["same length"] if spec.pattern == Local(window=max(1, spec.memory.length)) else []
+        words += ["same length"] if same_length(spec) else []
     return [*words, f"clamp {spec.score.clamp:,}"] if isinstance(spec.score, Relative) and spec.score.clamp is not None else words
-
-
-def _share(judged: int, whole: int, what: str, part: str, which: str = "the first ") -> str:
-    return f"all {whole:,} {what} of {part}" if judged >= whole else f"{which}{judged:,} of the {whole:,} {what} of {part}"

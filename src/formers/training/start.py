@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from formers.core import FormersError, Part, nearest
+from formers.core.paths import given_path
 from formers.data import Reading
 from formers.data.labelled import is_labelled, open_labelled
 from formers.data.progress import silently
@@ -32,7 +33,7 @@ from formers.training.log import Log
 from formers.training.loop import Loop
 from formers.training.protocol import Protocol, is_text
 from formers.training.run import finish, run, save
-from formers.training.task import Task, prepare, task_of
+from formers.training.task import DATA, Task, prepare, task_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +75,13 @@ def train(
     Options are the member's sizes (layers=8), the settings of training (batch=32, learning_rate=3e-4) and of reading (tokens="bpe").
     A folder that holds a run is refused unless `overwrite` is True. A run that was stopped or killed goes on with `resume`.
     """
-    if out is not None and not str(out).strip():
-        raise FormersError("out is empty: give the folder to save the run in.")
+    if out is not None:
+        given_path("out", out, "the folder to save the run in")
+    if from_run is not None:
+        given_path("from_run", from_run, "the folder of the run to begin with")
+    given_path("data", data, DATA)
+    if not isinstance(track, str):
+        raise FormersError(f"track={track!r} is no text: give auto, none, or some of tensorboard,wandb,mlflow.")
     start, place = time.monotonic(), world()
     sizes, chosen, reading = arranged(member, options, steps, minutes, preset, seed, member_sizes)
     if place.restarts and out is not None and holds_run(Path(out)) and read_facts(Path(out))["command"] == command():
@@ -114,12 +120,12 @@ def resume(
     run: str | Path, *, steps: int | None = None, minutes: float | None = None, device: str | None = None, quiet: bool = False
 ) -> Trained:
     """Goes on with a run from its newest sound checkpoint, bit for bit as if it had never stopped; perhaps to another budget."""
-    start, folder, place = time.monotonic(), Path(run), world()
+    start, folder, place = time.monotonic(), given_path("run", run, "the folder of a run"), world()
     facts = read_facts(folder)
     chosen = Settings(**facts["settings"]).with_budget(steps, minutes)
     if facts["finished"] and steps is None and minutes is None:
         raise FormersError(f"{folder} has spent its budget: give more with --steps or --minutes, counted from its beginning.")
-    with _ready(place, device or facts["device"].partition(":")[0], chosen, folder) as where:
+    with _ready(place, device or facts["device"].partition(":")[0], chosen, folder, resumed=True) as where:
         with Log(None, quiet=quiet or not place.first) as console:
             if place.first:
                 sweep(folder)
@@ -181,7 +187,7 @@ def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, kee
         waited = round(time.monotonic() - start, 2)
         with _told(loop):
             run(loop, log, folder, interrupts)
-            results = finish(loop, log, interrupts)
+            results = finish(loop, log, folder, interrupts)
         if results:
             results["start_seconds"] = waited
         if folder is not None and first:
@@ -191,14 +197,14 @@ def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, kee
 
 
 @contextmanager
-def _ready(place: World, device: str, chosen: Settings, out: str | Path | None) -> Iterator[torch.device]:
+def _ready(place: World, device: str, chosen: Settings, out: str | Path | None, resumed: bool = False) -> Iterator[torch.device]:
     """Within it the device is known, the processes have found each other, and the run's folder is theirs."""
     where = pick_device(device, place.local)
     precision.prepare(chosen.precision, where)
     logger.info("training on %s in %s, with %d threads", where, chosen.precision, torch.get_num_threads())
     joined = join(place, where)
     try:
-        with terminable(), claimed(Path(out)) if out is not None and place.first else nullcontext():
+        with terminable(), claimed(Path(out), resumed) if out is not None and place.first else nullcontext():
             yield where
     except RuntimeError as error:
         if place.alone or not any(words in str(error) for words in LOST):

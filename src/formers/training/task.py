@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from formers.core import FormersError
+from formers.core.paths import given_path
 from formers.data.babi import StoryData, has_stories, open_stories
 from formers.data.batches import Batches, Language, LastWord, Masked
 from formers.data.catalogue import IMAGES, default_tokens
@@ -40,6 +41,8 @@ from formers.training.stories import prepare_stories, refuse_reader, story_batch
 
 log = logging.getLogger(__name__)
 
+DATA = "a file, a folder, a glob such as 'texts/*.txt', or a name such as stdlib"
+"""What may be trained on."""
 WORDS = 1 << 30
 """More words than data have, where these are yet to be counted."""
 
@@ -67,6 +70,7 @@ def prepare(
     member: str, data: str | Path, preset: str | None = None, options: dict[str, Any] | None = None, reading: Reading = Reading()
 ) -> Task:
     """The task that a member and its data make."""
+    given_path("data", data, DATA)
     options = dict(options or {})
     if is_exercise(data):
         return _exercise(exercise_spec(member, data, preset, options), data, reading)

@@ -25,6 +25,7 @@ from formers.data.collate import Labelled, Pairs
 from formers.data.files import Lazy, Parts
 from formers.data.numbers import Two
 from formers.data.pairs import Encoded
+from formers.data.spread import in_batches
 from formers.data.tasks.exercise import EQUALS, PARTS, Exercise, Held, Steps, Strings, Vectors
 from formers.data.tasks.naming import PREFIX
 from formers.data.tokenize import Characters, Tokenizer
@@ -63,12 +64,12 @@ class _Text(Exercised):
         """Rows drawn anew."""
         return self.rows([self.exercise.trained(seed, step, row) for row in range(size)[rows]], "train")
 
-    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
-        """The fixed rows of a part in order."""
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
+        """The fixed rows of a part in order, or a sample of them."""
         refuse_stride(stride)
         held = Held(self.exercise, part if part in PARTS else self._refused(part))
-        for start in range(0, len(held), size):
-            yield self.rows(held[start : start + size], part)
+        for some in in_batches(len(held), size, sample):
+            yield self.rows([held[i] for i in some.tolist()], part)
 
     def rows(self, twos: Sequence[Two], part: str) -> Batch:
         """Sources and answers of a part as one padded batch."""
@@ -173,11 +174,11 @@ class DrawnVectors(Exercised):
         """Rows drawn anew."""
         return _trimmed(self.exercise.trained(size, seed, step).some(rows))
 
-    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None) -> Iterator[Batch]:
-        """The fixed rows of a part in order."""
+    def eval_batches(self, size: int, part: str = "valid", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
+        """The fixed rows of a part in order, or a sample of them."""
         refuse_stride(stride)
-        for start in range(0, self.exercise.rows, size):
-            yield _trimmed(self.held[part].some(slice(start, start + size)))
+        for some in in_batches(self.exercise.rows, size, sample):
+            yield _trimmed(self.held[part].some(some))
 
     def step_difficulty(self, part: str) -> Tensor:
         """How hard each step of each row of a part is (rows, length), 0 behind a row's end: its digits, its gates."""
