@@ -1,7 +1,8 @@
 """Decoding with the cache gives the logits of recomputing everything: over every causal member, prompts, splits, batches and types.
 
 float64 agrees to 1e-10. bfloat16 rounds every product to 8 bits, and other shapes round in another order: over these specimens the
-logits of the two ways differ by at most LOOSE of the largest logit.
+logits of the two ways differ by at most LOOSE of the largest logit. LSH attention is left out there: where two directions of a hash
+agree to 8 bits, the two ways may choose different buckets, and then other keys are attended to.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from formers.generation.reader import Reader
 from helpers import close, sweep
 
 MEMBERS = sweep("specimen", CAUSAL)
+WITHOUT_HASHES = sweep("specimen", [specimen for specimen in CAUSAL if not specimen.spec.draws])
 LOOSE = 0.05
 LONGEST, ROWS = 24, 4
 
@@ -45,7 +47,7 @@ def test_cached_equals_uncached_in_many_splits(specimen: Specimen, lengths: list
     agree(built(specimen.spec, ROWS, torch.float64), lengths, cuts, seed, 1e-10)
 
 
-@MEMBERS
+@WITHOUT_HASHES
 @given(lengths=rows, cuts=cuts, seed=st.integers(0, 99))
 @settings(max_examples=4)
 @torch.no_grad()
@@ -54,7 +56,7 @@ def test_cached_equals_uncached_in_bfloat16(specimen: Specimen, lengths: list[in
 
 
 @pytest.mark.slow
-@MEMBERS
+@WITHOUT_HASHES
 @given(lengths=rows, cuts=cuts, seed=st.integers(0, 99))
 @settings(max_examples=10)
 @torch.no_grad()
