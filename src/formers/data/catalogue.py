@@ -208,7 +208,11 @@ IMAGES: dict[str, Images] = {
 DIGITS = "digits"
 DIGITS_FILE = Package({"digits.csv": "sha256:6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"}, ())
 """8 x 8 handwritten digits; scikit-learn installs the same file, so it is never downloaded."""
-BINARY: dict[str, Literal["static", "threshold", "dynamic"]] = {f"mnist-{how}": how for how in ("static", "threshold", "dynamic")}
+BINARY: dict[str, Literal["static", "threshold", "dynamic"]] = {
+    "mnist-static": "static",
+    "mnist-threshold": "threshold",
+    "mnist-dynamic": "dynamic",
+}
 """MNIST of two levels: drawn once and published, cut at half of the range, or drawn anew at each training step."""
 IMAGE_NAMES = (DIGITS, *IMAGES, *BINARY)
 STDLIB, NUMBERS, PAIRS = "stdlib", "numbers", "multi30k"

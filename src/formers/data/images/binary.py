@@ -44,6 +44,6 @@ def evaluated(data: ImageData, part: str) -> ImageSet:
     found = data.parts[part]
     if data.binary != "dynamic":
         return found
-    indices = torch.arange(len(found.images)).split(CHUNK)
-    drawn = [fixed_binary(images, some, part) for images, some in zip(found.images.split(CHUNK), indices, strict=True)]
+    numbers = torch.arange(len(found.images))
+    drawn = [fixed_binary(found.images[some], some, part) for some in torch.split(numbers, CHUNK)]
     return found._replace(images=torch.cat(drawn))

@@ -69,8 +69,9 @@ def conversion(opened: Opened, options: ImageOptions, size: tuple[int, int] | No
 
 def to_grey(images: Tensor) -> Tensor:
     """The luma uint8 (n, height, width, 1) of RGB images uint8 (n, height, width, 3)."""
-    weighted = sum(images[..., channel].to(torch.int32) * weight for channel, weight in enumerate(LUMA))
-    return ((weighted + (1 << 15)) >> 16).to(torch.uint8)[..., None]  # type: ignore[operator]  # sum of three tensors
+    red, green, blue = images.to(torch.int32).unbind(-1)
+    weighted = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
+    return ((weighted + (1 << 15)) >> 16).to(torch.uint8)[..., None]
 
 
 def to_levels(images: Tensor, own: int, levels: int) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,7 +63,9 @@ def _sums(name: str, files: Mapping[str, Path]) -> list[tuple[str, str]]:
     found = []
     with reading(name), Progress(f"checking {name}", sum(path.stat().st_size for path in files.values())) as progress:
         for file, path in files.items():
-            content = path.read_bytes()
+            content = b""
+            with suppress(OSError):  # what cannot be read is reported with the other bad files
+                content = path.read_bytes()
             found.append((file, hashlib.sha256(content).hexdigest()))
             progress.advance(len(content))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,13 +130,10 @@ def _digits() -> tuple[Bytes, Bytes]:
 
 def _open_static(name: str) -> Opened:
     """The binary images of Larochelle and Murray, from FORMERS_DATA: there is no published sum to verify a download by."""
-    files = {part: f"binarized_mnist_{part}.amat" for part in STATIC_COUNTS}
-    root = Path(os.environ.get("FORMERS_DATA") or "").expanduser()
-    places = [root / folder for folder in STATIC_FOLDERS] if os.environ.get("FORMERS_DATA") else []
-    paths = {part: _first(places, file) for part, file in files.items()}
+    paths = static_files()
     found = {part: path for part, path in paths.items() if path is not None}
-    if len(found) < len(files):
-        missing = ", ".join(files[part] for part in files if part not in found)
+    if len(found) < len(paths):
+        missing = ", ".join(_static_file(part) for part in paths if part not in found)
         raise FormersError(
             f"{name} needs {missing} in the folder binarized_mnist of FORMERS_DATA: put the files there, or use mnist-dynamic or "
             "mnist-threshold."
@@ -152,6 +150,17 @@ def _open_static(name: str) -> Opened:
         source=name,
         binary="static",
     )
+
+
+def static_files() -> dict[str, Path | None]:
+    """Where the file of each part of mnist-static is in FORMERS_DATA, plain or as .gz; None if it is not there."""
+    given = os.environ.get("FORMERS_DATA")
+    places = [Path(given).expanduser() / folder for folder in STATIC_FOLDERS] if given else []
+    return {part: _first(places, _static_file(part)) for part in STATIC_COUNTS}
+
+
+def _static_file(part: str) -> str:
+    return f"binarized_mnist_{part}.amat"
 
 
 def _first(places: list[Path], file: str) -> Path | None:
@@ -175,8 +184,8 @@ def _binary(name: str, how: Binary, grey: Opened) -> Opened:
     return grey._replace(name=name, makers=makers, levels=2, notes=(BINARY_NOTES[how],), facts=[how, *grey.facts], source=name, binary=how)
 
 
-def _threshold(make: Any) -> ImageSet:
-    found: ImageSet = make()
+def _threshold(make: Callable[[], ImageSet]) -> ImageSet:
+    found = make()
     return found._replace(images=threshold_binary(found.images))
 
 

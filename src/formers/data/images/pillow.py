@@ -57,8 +57,7 @@ def read_image(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.ui
     except (library.DecompressionBombWarning, library.DecompressionBombError):
         raise BadFile(f"more than {library.MAX_IMAGE_PIXELS:,} pixels") from None
     except Exception as error:  # decoders meet broken files with almost every exception there is
-        reason = "empty" if _is_empty(path) else "cannot be identified" if isinstance(error, library.UnidentifiedImageError) else str(error)
-        raise BadFile(reason.splitlines()[0].strip(". ") if reason else type(error).__name__) from None
+        raise BadFile("empty" if _is_empty(path) else _reason(error)) from None
 
 
 def fitted(image: Image, size: tuple[int, int]) -> Image:
@@ -88,6 +87,16 @@ def _in_bytes(image: Image) -> Image:
         shown = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown).convert("L" if grey else "RGB")
     return image.convert("L" if image.mode in ("1", "L") else "RGB")
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in a few words and without the file's path."""
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):
+        return "cannot be identified"
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(text).splitlines()[0].strip(". ")
 
 
 def _is_empty(path: Path) -> bool:

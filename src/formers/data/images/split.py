@@ -16,7 +16,7 @@ HOLD_OUT_NOTE = "{held:,} of {total:,} held out by a fixed permutation"
 def permuted(total: int, sizes: Sequence[int]) -> list[list[int]]:
     """The numbers 0 ... total-1 in parts of these sizes, each in ascending order."""
     order = torch.randperm(total, generator=generator(0, "images", "split"))
-    return [sorted(part.tolist()) for part in order.split(list(sizes))]
+    return [sorted(part.tolist()) for part in torch.split(order, list(sizes))]
 
 
 def hold_out(total: int, name: str) -> tuple[list[int], list[int]]:
