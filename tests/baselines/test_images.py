@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import sys
 from collections import Counter, defaultdict
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from formers.baselines.images import ALPHAS, context_bits, image_baselines, marginal_bits, png_bits, webp_bits
-from formers.data.images import ImageSet
+from formers.data.images import ImageSet, evaluated, open_images
 from helpers import refused
 
 
@@ -115,6 +116,25 @@ def test_all_of_them(monkeypatch):
     }
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert list(image_baselines(train, held, 17)) == ["marginal_bits_per_dimension", "context_bits_per_dimension"]
+
+
+def test_digits_have_the_known_baselines(monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.delenv("FORMERS_DATA", raising=False)
+    data = open_images("digits")
+    train, held = data.parts["train"].images, data.parts["test"].images
+    assert marginal_bits(train, held, 17) == pytest.approx(2.443, abs=1e-3)
+    assert context_bits(train, held, 17) == pytest.approx(2.406, abs=1e-3)
+
+
+@pytest.mark.skipif(not os.environ.get("FORMERS_DATA"), reason="FORMERS_DATA is not set")
+def test_mnist_has_the_known_baselines(monkeypatch, tmp_path):
+    monkeypatch.setenv("FORMERS_CACHE", str(tmp_path))
+    for name, wanted, unit in (("mnist", (1.689, 1.327), 1.0), ("mnist-dynamic", (205.83, 136.78), 784 * math.log(2))):
+        data = open_images(name)
+        train, held = evaluated(data, "train").images, evaluated(data, "test").images
+        found = [unit * bits(train, held, data.levels) for bits in (marginal_bits, context_bits)]
+        assert found == pytest.approx(wanted, rel=5e-4)
 
 
 def test_values_that_are_no_levels_are_refused():
