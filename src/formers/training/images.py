@@ -8,11 +8,11 @@ from typing import Any
 
 from formers.core import FormersError
 from formers.data import Reading
-from formers.data.images import Cells, ImageBatches, ImageData, ImageOptions, open_images
+from formers.data.images import ImageBatches, ImageData, ImageOptions, open_images
 from formers.family import spec as member_spec
 from formers.family.images import on_images
 from formers.family.members import member as find_member
-from formers.heads import PixelMixture
+from formers.generation.images import cells_of, channels_of, levels_of
 from formers.model import Spec, check
 
 log = logging.getLogger(__name__)
@@ -43,13 +43,13 @@ def open_for(spec: Spec, data: str | Path, reading: Reading) -> tuple[ImageData,
         raise FormersError(
             f"{data} has images, and {spec.name or 'this model'} was not trained on images: use a run that was, or give other data."
         )
-    levels = _levels(spec)
+    levels = levels_of(spec)
     size = (spec.image.height, spec.image.width)
     opened = open_images(data, image_options(reading, levels if reading.levels == levels else None))
     if opened.levels != levels or opened.shape[:2] != size:
         opened = open_images(data, image_options(reading, levels), size)
-    if opened.shape != (*size, _channels(spec)):
-        raise FormersError(f"{data} has images of {_words(opened.shape)}, and the model reads {_words((*size, _channels(spec)))}.")
+    if opened.shape != (*size, channels_of(spec)):
+        raise FormersError(f"{data} has images of {_words(opened.shape)}, and the model reads {_words((*size, channels_of(spec)))}.")
     return opened, batches_of(spec, opened, reading)
 
 
@@ -65,20 +65,6 @@ def batches_of(spec: Spec, data: ImageData, reading: Reading) -> ImageBatches:
         raise FormersError(f"{data.source} has {count}, and the model is conditioned on {spec.labels}: leave condition=class out.")
     assert spec.image is not None
     return ImageBatches(data, cells_of(spec), reading.flips)
-
-
-def cells_of(spec: Spec) -> Cells:
-    """How the model of a spec is given images."""
-    if spec.image is None:
-        raise FormersError(f"{spec.name or 'this model'} is no model of images: use one that was trained on images.")
-    source = None
-    if spec.encoder is not None and spec.encoder.image is not None:
-        small = (spec.encoder.image.height, spec.encoder.image.width) != (spec.image.height, spec.image.width)
-        source = "small" if small else "grey"
-    return Cells(
-        spec.image, _levels(spec), isinstance(spec.head, PixelMixture), spec.labels is not None,
-        source, None if spec.encoder is None else spec.encoder.image,  # type: ignore[arg-type]
-    )  # fmt: skip
 
 
 def refuse_reading(data: str, reading: Reading) -> None:
@@ -117,19 +103,6 @@ def _spec(member: str, data: ImageData, preset: str | None, options: dict[str, A
         base, height, width, channels, levels=data.levels, head="mixture" if mixture else "categorical",
         mixtures=int(said.get("mixtures", 10)), labels=labels,
     )  # fmt: skip
-
-
-def _levels(spec: Spec) -> int:
-    """The levels that the model of a spec predicts."""
-    levels = spec.head.levels if isinstance(spec.head, PixelMixture) else spec.vocab
-    assert levels is not None
-    return levels
-
-
-def _channels(spec: Spec) -> int:
-    """The channels of the images that the model of a spec predicts."""
-    assert spec.image is not None
-    return spec.head.channels if isinstance(spec.head, PixelMixture) else spec.image.channels
 
 
 def _words(shape: tuple[int, ...]) -> str:
