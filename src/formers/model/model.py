@@ -256,8 +256,13 @@ class StackModel(Model):
         hidden, steps = self.stack(self.labelled(x, label), stream, () if state is None else state.steps)
         return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(tokens)), progress)
 
-    def inspect(self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None) -> Inspection:
-        """What the model computes over tokens, in evaluation mode: attention maps by the explicit path, norms of the stream, and more."""
+    def inspect(
+        self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None, *, label: Tensor | None = None
+    ) -> Inspection:
+        """What the model computes over tokens, in evaluation mode: attention maps by the explicit path, norms of the stream, and more.
+
+        label: the class (batch,) of each row, where the spec has `labels`.
+        """
         batch, length = size_of(tokens)
         queries = self.spec.extra + length
         made = self.spec.attention.condensed(self.spec.sizes, queries)
@@ -265,4 +270,4 @@ class StackModel(Model):
         past = 0 if state is None else state.bound if limit is None else min(state.bound, limit)
         keys = made or queries + past
         weights = self.spec.comparing * self.spec.heads * batch * queries * keys
-        return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, watch=watch), weights)
+        return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, label=label, watch=watch), weights)
