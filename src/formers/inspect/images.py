@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -253,5 +252,7 @@ def _write(path: Path, content: bytes) -> Path:
     try:
         write(path, content)
     except OSError as error:
-        raise FormersError(f"cannot write {str(path)!r} ({error.strerror}): choose a folder that exists and that you may write to.") from None
+        raise FormersError(
+            f"cannot write {str(path)!r} ({error.strerror}): choose a folder that exists and that you may write to."
+        ) from None
     return path

@@ -87,7 +87,9 @@ class LiveImage:
             live.update(cells)
     """
 
-    def __init__(self, shape: tuple[int, int, int], levels: int, raster: Raster, file: TextIO | None = None, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], levels: int, raster: Raster, file: TextIO | None = None, seconds: float = SECONDS
+    ) -> None:
         self.shape, self.levels, self.raster, self.seconds = shape, levels, raster, seconds
         self.file = sys.stderr if file is None else file
         self.shown = self.file.isatty() and not silent()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from formers.baselines.images import image_baselines
 from formers.core import FormersError
 from formers.data import Reading
-from formers.data.images import ImageBatches, ImageData, ImageOptions, open_images
+from formers.data.images import ImageBatches, ImageData, ImageOptions, evaluated, open_images
 from formers.family import spec as member_spec
 from formers.family.images import on_images
 from formers.family.members import member as find_member
@@ -65,6 +69,21 @@ def batches_of(spec: Spec, data: ImageData, reading: Reading) -> ImageBatches:
         raise FormersError(f"{data.source} has {count}, and the model is conditioned on {spec.labels}: leave condition=class out.")
     assert spec.image is not None
     return ImageBatches(data, cells_of(spec), reading.flips)
+
+
+def image_baselines_of(batches: ImageBatches, part: str, limit: int | None = None) -> dict[str, float | int | str]:
+    """What simple models need for the same images, in bits per dimension, and nats per image where they are binary.
+
+    Tables are fitted to the training images. Those of PNG and WebP are sizes of files, upper bounds with their headers.
+    """
+    train = evaluated(batches.data, "train")
+    held = torch.arange(len(batches.parts[part]))[:limit]
+    found = image_baselines(train, batches.images(part, held), batches.data.levels)
+    if batches.data.levels != 2:
+        return dict(found)
+    dimensions = math.prod(batches.data.shape)
+    names = {"marginal_bits_per_dimension": "marginal_nats_per_image", "context_bits_per_dimension": "context_nats_per_image"}
+    return {**found, **{nats: found[bits] * dimensions * math.log(2) for bits, nats in names.items() if bits in found}}
 
 
 def refuse_reading(data: str, reading: Reading) -> None:

@@ -17,6 +17,7 @@ from formers.core.paths import given_path
 from formers.core.stream import ENCODER
 from formers.data import Reading
 from formers.data.files import parallel, resolved
+from formers.data.images import ImageBatches
 from formers.data.tasks import Answers, DrawnPairs
 from formers.generation import generate, tokenizer_of
 from formers.model import Model, Seq2Seq, load
@@ -26,6 +27,7 @@ from formers.training.device import pick_device
 from formers.training.ending import advice, refuse_figure, refuse_last_steps, refuse_ruined
 from formers.training.evaluate import Stopped, evaluate, held_out, judge
 from formers.training.folder import BAD, RUN, read_facts
+from formers.training.images import image_baselines_of
 from formers.training.interrupts import Interrupts
 from formers.training.log import Log
 from formers.training.loop import BAD_STEPS, Diverged, Loop, Piece, Step
@@ -265,6 +267,8 @@ def evaluate_run(
     its_own = Protocol(**facts.get("protocol") or {})
     chosen = read_by(protocol.over(its_own), model, task.batches)
     results = judge(chosen.model, chosen.batches, task.tokenizer, size, part=part, stride=chosen.stride, first=limit, progress=progress)
+    if isinstance(task.batches, ImageBatches):
+        results |= image_baselines_of(task.batches, part or held_out(task.batches), limit)
     if _is_whole(facts, data):
         results["protocol"] = str(results["protocol"]).replace(" of valid", f" of {data}")
     return {**results, "data": task.source}
