@@ -209,8 +209,10 @@ class SelfAttention(_Heads):
         # Where rows end may decide who sees whom; causal rows have no end yet. torch.compile cannot make a pattern: its request says it.
         if stream.valid is None and not pattern.is_causal and not torch.compiler.is_compiling():
             pattern = pattern.of(x.shape[1])
-        reach, furthest = self.reach(step), self.furthest(step)
-        q, cache = self.recall(x, None if past is None else within(past, furthest), stream.positions)
+        reach, furthest = (None, None) if self.score is None else (self.score.reach(step), self.score.furthest(step))
+        if past is not None and furthest is not None:  # hidden states are kept by whoever gives them, keys by what is left behind
+            past = within(past, reach if isinstance(past, Hidden) else furthest)
+        q, cache = self.recall(x, past, stream.positions)
         seen = cache if reach is None else within(cache, reach + x.shape[1])
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
         valid = None if pattern.is_causal else stream.valid
@@ -237,7 +239,7 @@ class SelfAttention(_Heads):
         enter: what each token of x goes through before attention, such as a norm.
         """
         pattern, own = self.patterns[step], self.widths[0]
-        reach, furthest = self.reach(step), self.furthest(step)
+        reach, furthest = (None, None) if self.score is None else (self.score.reach(step), self.score.furthest(step))
         if stream.valid is None and not pattern.is_causal:
             pattern = pattern.of(x.shape[1])
         weight, bias = self.qkv.weight, self.qkv.bias
@@ -265,10 +267,6 @@ class SelfAttention(_Heads):
     def reach(self, step: int) -> int | None:
         """How many places back the score looks; None where there is no end."""
         return None if self.score is None else self.score.reach(step)
-
-    def furthest(self, step: int) -> int | None:
-        """How many places back the score may look with any weights; None where there is no end."""
-        return None if self.score is None else self.score.furthest(step)
 
     def recall(self, x: Tensor, past: Cache | Hidden | None, positions: Positions) -> tuple[Tensor, Cache]:
         """The queries of x, and the keys and values of the past and of x."""
