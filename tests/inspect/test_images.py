@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_large_images_have_few_frames_and_given_cells_are_there_first() -> None:
     unknown = [int((frame == np.array(UNKNOWN)).all(axis=-1).sum()) for frame in frames]
     assert unknown[0] == 1200
     assert unknown[-1] == 0
-    assert all(a > b for a, b in zip(unknown, unknown[1:], strict=False))
+    assert all(a > b for a, b in pairwise(unknown))
     first = next(growing(images(1, 40, 30), 17, raster, given=600, scale=1, gap=0))
     assert (((first == np.array(UNKNOWN)).all(axis=-1)) == ~known_pixels(raster, 600)).all()
 

@@ -15,14 +15,14 @@ def test_the_nearest_is_found(chunk: int) -> None:
     found = nearest_images(samples, training, 256, chunk)
     distances = (samples[:, None].double() - training.double()).flatten(2).norm(dim=2) / 255
     close(found.distance, distances.amin(dim=1))
-    assert torch.equal(found.index, distances.argmin(dim=1))
+    assert torch.equal(found.place, distances.argmin(dim=1))
 
 
 def test_a_copy_is_found_exactly() -> None:
     training = torch.randint(256, (3000, 32, 32, 3)).to(torch.uint8)
     training[2500] = training[17]
     found = nearest_images(training[[17, 2999]], training, 256)
-    assert found.index.tolist() == [17, 2999]
+    assert found.place.tolist() == [17, 2999]
     assert found.distance.tolist() == [0.0, 0.0]
 
 

@@ -153,7 +153,9 @@ def _class_number(model: Model, class_: str | None) -> int | None:
     if class_ in names:
         return names.index(class_)
     if not class_.isdecimal():
-        raise FormersError(f"there is no class {class_!r}: {nearest(class_, names)}" if names else f"{class_!r} is no class: give its number.")
+        raise FormersError(
+            f"there is no class {class_!r}: {nearest(class_, names)}" if names else f"{class_!r} is no class: give its number."
+        )
     return int(class_)
 
 

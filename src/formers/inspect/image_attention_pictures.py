@@ -45,7 +45,9 @@ def over_image(view: PixelAttention, weights: Tensor, top: float) -> Rgb:
     return ((1 - cover) * dimmed(view) + cover * np.array(ORANGE)).round().astype(np.uint8)
 
 
-def save_pixel_attention(view: PixelAttention, path: str | Path, layer: int | None = None, head: int | None = None, model: str = "") -> Path:
+def save_pixel_attention(
+    view: PixelAttention, path: str | Path, layer: int | None = None, head: int | None = None, model: str = ""
+) -> Path:
     """Writes a picture, .png or .svg, of all layers and heads, or of the chosen ones, and returns its path."""
     layers = list(range(view.layers)) if layer is None else [layer]
     heads = list(range(view.heads)) if head is None else [head]
@@ -107,7 +109,9 @@ def draw_pixel_attention(
         words += f"Orange: attention, up to {100 * top:.1f}% a pixel. Dark blue: the predicted pixel. Pale blue: later pixels."
     else:
         words += f"Q is the predicted pixel, an empty place a later pixel; · is no attention, ░▒▓█ more, up to {100 * top:.1f}% a pixel."
-    return "\n".join([*(f" {sayable(line, encoding)}" for line in drawing), "", *(sayable(line, encoding) for line in lines_of(words, columns))])
+    return "\n".join(
+        [*(f" {sayable(line, encoding)}" for line in drawing), "", *(sayable(line, encoding) for line in lines_of(words, columns))]
+    )
 
 
 def pixel_attention_facts(view: PixelAttention) -> dict[str, Any]:
@@ -159,7 +163,7 @@ def _scale(figure: Any, axes: list[Any], top: float) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
-    colours = LinearSegmentedColormap.from_list("attention", ["#808080", tuple(part / 255 for part in ORANGE)])
+    colours = LinearSegmentedColormap.from_list("attention", ["#808080", "#{:02x}{:02x}{:02x}".format(*ORANGE)])
     ticks = [0.0, top / 16, top / 4, top]
     shown = ScalarMappable(norm=PowerNorm(0.5, 0, top), cmap=colours)
     bar = figure.colorbar(shown, ax=axes, ticks=ticks, fraction=0.04, pad=0.02, aspect=25, shrink=0.9)

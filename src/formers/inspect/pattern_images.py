@@ -57,10 +57,10 @@ class ImageGrid:
 
     def pixels(self, positions: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which pixels (height, width) have a cell among positions (length,)."""
-        shape = self.raster.height, self.raster.width
         if self.row_major:
-            return positions.reshape(shape)
-        return positions.reshape(self.raster.pixels, self.raster.channels).any(axis=1)[self.place().reshape(-1)].reshape(shape)
+            return positions.reshape(self.raster.height, self.raster.width)
+        by_pixel: NDArray[np.bool_] = np.logical_or.reduce(positions.reshape(self.raster.pixels, self.raster.channels), axis=1)
+        return by_pixel[self.place()]
 
 
 def pattern_or_member(name: str, options: Mapping[str, Any], size: tuple[int, int, int] | None = None) -> tuple[Pattern, ImageGrid | None]:
@@ -229,7 +229,14 @@ def _paint_image(axes: Any, pattern: Pattern, grid: ImageGrid, pixel: tuple[int,
     height, width = grid.raster.height, grid.raster.width
     kinds = list(COLOURS)
     numbers = np.array([[kinds.index(mark) for mark in row] for row in marks])
-    axes.imshow(numbers, cmap=ListedColormap(list(COLOURS.values())), vmin=0, vmax=len(kinds) - 1, interpolation="none", extent=(0, width, height, 0))
+    axes.imshow(
+        numbers,
+        cmap=ListedColormap(list(COLOURS.values())),
+        vmin=0,
+        vmax=len(kinds) - 1,
+        interpolation="none",
+        extent=(0, width, height, 0),
+    )
     if max(height, width) <= 64:
         axes.hlines(range(1, height), 0, width, color=LINE, linewidth=0.6)
         axes.vlines(range(1, width), 0, height, color=LINE, linewidth=0.6)
@@ -244,7 +251,9 @@ def _paint_image(axes: Any, pattern: Pattern, grid: ImageGrid, pixel: tuple[int,
     names = {QUERY: "query", OWN: "seen" if own is None else "seen, own block (framed)", MEMORY: "seen, memory"}
     names |= {BEFORE: "generated before, not seen", LATER: "generated later"}
     there = {mark for row in marks for mark in row}
-    patches = [Patch(facecolor=COLOURS[mark], edgecolor="#9aa3ad", linewidth=0.5, label=name) for mark, name in names.items() if mark in there]
+    patches = [
+        Patch(facecolor=COLOURS[mark], edgecolor="#9aa3ad", linewidth=0.5, label=name) for mark, name in names.items() if mark in there
+    ]
     axes.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2, fontsize=7.5, frameon=False, labelcolor=TEXT)
 
 

@@ -87,7 +87,9 @@ class LiveImage:
             live.update(cells)
     """
 
-    def __init__(self, shape: tuple[int, int, int], levels: int, raster: Raster, file: TextIO | None = None, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], levels: int, raster: Raster, file: TextIO | None = None, seconds: float = SECONDS
+    ) -> None:
         self.shape, self.levels, self.raster, self.seconds = shape, levels, raster, seconds
         self.file = sys.stderr if file is None else file
         self.shown = self.file.isatty() and not silent()
@@ -206,7 +208,7 @@ def _characters(rgb: Rgb, known: NDArray[np.bool_]) -> list[str]:
     light = rgb.astype(np.float64) @ np.array([0.299, 0.587, 0.114])
     lines = []
     for y in range(0, len(rgb), 2):
-        mean, there = light[y : y + 2].mean(axis=0), known[y : y + 2].all(axis=0)
+        mean, there = light[y : y + 2].mean(axis=0).tolist(), np.all(known[y : y + 2], axis=0).tolist()
         marks = [RAMP[min(int(value / 256 * len(RAMP)), len(RAMP) - 1)] for value in mean]
         lines.append("".join(mark if sure else DOT for mark, sure in zip(marks, there, strict=True)))
     return lines

@@ -256,9 +256,7 @@ class StackModel(Model):
         hidden, steps = self.stack(self.labelled(x, label), stream, () if state is None else state.steps)
         return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(tokens)), progress)
 
-    def inspect(
-        self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None, *, label: Tensor | None = None
-    ) -> Inspection:
+    def inspect(self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None, *, label: Tensor | None = None) -> Inspection:
         """What the model computes over tokens, in evaluation mode: attention maps by the explicit path, norms of the stream, and more.
 
         label: the class (batch,) of each row, where the spec has `labels`.

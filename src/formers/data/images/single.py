@@ -67,6 +67,8 @@ def _numbered(name: str, number: int, shape: Shape, levels: int) -> Tensor:
         raise FormersError(f"{name} has images of {theirs}, and the model of {ours}: give images that the model was trained on.")
     images = data.parts["valid"].images
     if number >= len(images):
-        raise FormersError(f"{name} has {len(images):,} validation images: give a number from 0 to {len(images) - 1:,} instead of {number}.")
+        raise FormersError(
+            f"{name} has {len(images):,} validation images: give a number from 0 to {len(images) - 1:,} instead of {number}."
+        )
     image = images[number : number + 1]
     return (fixed_binary(image, torch.tensor([number]), "valid") if data.binary == "dynamic" else image)[0].long()
