@@ -1,6 +1,7 @@
 """Checks random specs until time is up, and prints a minimal reproduction of what they violate: `make fuzz`.
 
 python tools/fuzz.py --minutes 20 --workers 2        with tests/ on PYTHONPATH; exit code 1 where a property does not hold
+                                                     or could not be checked too often
 
 The specs, the properties and the search for smaller specs are those of tests/contracts (random_specs.py, properties.py, shrinking.py).
 """
@@ -26,6 +27,8 @@ from contracts.shrinking import reproduction, shrink
 
 BATCH = 8
 """Specs that a worker checks before it reports."""
+UNDECIDED = 0.005
+"""The share of the specs for which a property may be undecided: more of them fail, as a violation does."""
 Kind = tuple[str, str]
 
 
@@ -39,6 +42,8 @@ class Report:
     """How many specs had each (slot, kind)."""
     built: Counter[Kind] = field(default_factory=Counter)
     """How many of them were built."""
+    undecided: dict[str, list[int]] = field(default_factory=dict)
+    """By property, the seeds for which it could not be checked."""
     faults: list[tuple[int, str, str, str]] = field(default_factory=list)
     """Seed, property, kind of failure, and what it says."""
 
@@ -48,7 +53,14 @@ class Report:
         self.refused += other.refused
         self.parts.update(other.parts)
         self.built.update(other.built)
+        for name, seeds in other.undecided.items():
+            self.undecided.setdefault(name, []).extend(seeds)
         self.faults += other.faults
+
+    @property
+    def blind(self) -> bool:
+        """Whether a property could not be checked for too many of the specs that were built."""
+        return any(len(seeds) > 3 + UNDECIDED * (self.drawn - self.refused) for seeds in self.undecided.values())
 
 
 def check_some(seeds: range) -> Report:
@@ -65,6 +77,8 @@ def check_some(seeds: range) -> Report:
             report.built.update(parts)
         else:
             report.refused += 1
+        for name in outcome.undecided:
+            report.undecided.setdefault(name, []).append(seed)
         report.faults += [(seed, fault.name, fault.kind, fault.text) for fault in outcome.faults]
     return report
 
@@ -137,7 +151,7 @@ def progress(report: Report, seconds: float) -> str:
     built = report.drawn - report.refused
     return (
         f"{seconds / 60:6.1f} min  {report.drawn} drawn ({report.drawn / max(seconds, 1e-9):.1f}/s)  {report.refused} refused  "
-        f"{built} built  {len(report.faults)} violations"
+        f"{built} built  {sum(map(len, report.undecided.values()))} undecided  {len(report.faults)} violations"
     )
 
 
@@ -147,6 +161,15 @@ def table(report: Report) -> str:
     for slot, kinds in PARTS.items():
         rows += [f"{slot:<12} {kind:<16} {report.parts[slot, kind]:>7} {report.built[slot, kind]:>7}" for kind in kinds]
     return "\n".join(rows)
+
+
+def show_undecided(report: Report) -> None:
+    """Prints which properties could not be checked, and for which seeds."""
+    for name, seeds in report.undecided.items():
+        share = len(seeds) / max(1, report.drawn - report.refused)
+        print(f"\nundecided: {name}: {len(seeds)} specs ({share:.2%}), seeds {' '.join(map(str, sorted(seeds)[:20]))}")
+    if report.blind:
+        print(f"a property may be undecided for {UNDECIDED:.1%} of the specs: make the check or the specs better.")
 
 
 def show_faults(report: Report, most: int) -> None:
@@ -172,8 +195,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     report = run(given.minutes, given.workers, given.seed, given.specs)
     print(table(report))
+    show_undecided(report)
     show_faults(report, given.shrink)
-    return 1 if report.faults else 0
+    return 1 if report.faults or report.blind else 0
 
 
 if __name__ == "__main__":

@@ -133,6 +133,18 @@ def test_a_decoder_begins_with_the_last_states_of_cells_that_ponder() -> None:
     assert not torch.allclose(one, other), "nothing of the source arrives"
 
 
+@sweep("part", KINDS)
+@torch.no_grad()
+def test_a_source_without_a_token_is_none_whatever_extra_vectors_an_encoder_has(part: Aligned) -> None:
+    """The decoder begins as a row does that was reset, and not with what the encoder makes of its extra vectors alone."""
+    plain = spec(part)
+    model = build(plain.replace(encoder=plain.encoder.replace(extra=2))).double().eval()
+    source, target = torch.randint(VOCAB, (3, 5)), torch.randint(VOCAB, (3, 4))
+    mask = SOURCE_MASK & torch.tensor([[True], [False], [True]])
+    state = model(source, target[:, :1], source_mask=SOURCE_MASK).state.reset(torch.tensor([False, True, False]))
+    close(model(source, target, source_mask=mask).hidden[1], model(None, target, state=state).hidden[1])
+
+
 @sweep("layers", [(1, 2), (2, 1)])
 @sweep("part", [Aligned(), Aligned(alignment="none"), Aligned(cell="gru", alignment="dot")])
 @torch.no_grad()

@@ -55,6 +55,8 @@ class Naive:
         self.model, self.spec = model, model.spec
         self.limit = self.spec.memory.limit
         self.rows = [self.row() for _ in range(batch)]
+        self.shares: dict[int, Tensor] = {}
+        """By depth step, the shares of the largest span that heads look back over in this segment."""
 
     def row(self) -> Row:
         """A row that has read nothing; its memory may begin with zeros, at the positions before its first token."""
@@ -65,6 +67,9 @@ class Naive:
     def hidden(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The hidden states (batch, length, width) of a segment, 0 at padding; the rows remember it."""
         rows = []
+        blocks = self.model.stack.depth.blocks
+        scores = {t: blocks[t % len(blocks)].attention.score for t in range(self.spec.depth.steps)}
+        self.shares = {t: bounded(score.share) for t, score in scores.items() if isinstance(score, SpanScore)}
         for row, inputs, real in zip(self.rows, x, torch.ones(x.shape[:2], dtype=torch.bool) if mask is None else mask, strict=True):
             made = self.segment(row, inputs[real]) if real.any() else torch.zeros(0, self.spec.width, dtype=torch.float64)
             rows.append(torch.zeros(len(real), self.spec.width, dtype=torch.float64).index_copy(0, real.nonzero()[:, 0], made))
@@ -147,7 +152,8 @@ class Naive:
                 slice(head * sizes.head_dim, (head + 1) * sizes.head_dim),
                 slice(head * sizes.value_dim, (head + 1) * sizes.value_dim),
             )
-            scores, shut = score(module.score, head, q[:, narrow] * module.scale, k[:, narrow], i[:, None] - j, entered, module.scale)
+            z = self.shares[t][head] if t in self.shares else None
+            scores, shut = score(module.score, head, q[:, narrow] * module.scale, k[:, narrow], i[:, None] - j, entered, module.scale, z)
             open_ = self.spec.pattern.at(t).allows(i[:, None], j[None], head) & ~shut
             heads.append(softmax(scores, open_) @ v[:, broad])
         new = [(int(where), (state.detach(),)) for where, state in zip(i, x, strict=True)]
@@ -166,8 +172,21 @@ class Naive:
         self.rows = [self.rows[row].copy() for row in order]
 
 
-def score(module: nn.Module | None, head: int, q: Tensor, k: Tensor, back: Tensor, x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """The scores (n, m) of the scaled queries q of a head, and which are shut; `back` (n, m) is how far back a key is from a query."""
+def bounded(share: Tensor) -> Tensor:
+    """The shares (heads,) of a layer within [0, 1]; where a descent would lead further out, the whole gradient of a share is 0."""
+    inside = share + (share.clamp(0.0, 1.0) - share).detach()
+    if inside.requires_grad:
+        inside.register_hook(lambda g: torch.where(((share <= 0) & (g > 0)) | ((share >= 1) & (g < 0)), 0.0, g))
+    return inside
+
+
+def score(
+    module: nn.Module | None, head: int, q: Tensor, k: Tensor, back: Tensor, x: Tensor, scale: float, share: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The scores (n, m) of the scaled queries q of a head, and which are shut; `back` (n, m) is how far back a key is from a query.
+
+    x: what the layer was given; share: of the largest span, of a head that learns its span.
+    """
     shut = torch.zeros_like(back, dtype=torch.bool)
     if module is None:
         return q @ k.T, shut
@@ -183,8 +202,8 @@ def score(module: nn.Module | None, head: int, q: Tensor, k: Tensor, back: Tenso
     scores = q @ k.T + torch.einsum("nd,nmd->nm", q, keys[back.clamp(0, module.span)])
     shut = back > module.span
     if isinstance(module, SpanScore | DynamicSpanScore):
-        z = module.share[head] if isinstance(module, SpanScore) else torch.sigmoid(module.share(x)[:, head, None])
-        soft = ((module.ramp + module.span * z - back) / module.ramp).clamp(0.0, 1.0)
+        z = torch.sigmoid(module.share(x)[:, head, None]) if share is None else share
+        soft = ((module.span * z + (module.ramp - back)) / module.ramp).clamp(0.0, 1.0)
         shut = shut | (soft == 0)
         scores = scores + soft.masked_fill(shut, 1.0).log()
     return scores, shut

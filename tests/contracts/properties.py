@@ -17,10 +17,11 @@ from typing import Any
 import torch
 
 import formers
-from contracts.cases import BATCH, Case, Violation, all_same, build, compare_slopes, in_segments, same
+from contracts.cases import BATCH, Case, Violation, all_same, build, in_segments, same
 from contracts.naive_stream import has_naive
 from contracts.random_parts import Fields
 from contracts.sequences import Sequence
+from contracts.slopes import Undecided, compare_slopes
 from formers import FormersError, Spec
 from formers.attention import EXECUTORS, LSH, Attention, DotProduct, SharedQK
 from formers.attention.attend import only
@@ -266,6 +267,8 @@ class Outcome:
 
     refusal: str | None = None
     faults: tuple[Fault, ...] = ()
+    undecided: tuple[str, ...] = ()
+    """The properties that could not be checked."""
 
 
 def examine(fields: Fields, seed: int, names: Iterable[str] = PROPERTIES) -> Outcome:
@@ -279,16 +282,18 @@ def examine(fields: Fields, seed: int, names: Iterable[str] = PROPERTIES) -> Out
         return Outcome(text)
     except Exception as error:
         return Outcome(None, (fault("build", error),))
-    faults = []
+    faults, undecided = [], []
     for name in names:
         if name == "build":
             continue
         try:
             PROPERTIES[name](case)
+        except Undecided:
+            undecided.append(name)
         except Exception as error:
             faults.append(fault(name, error))
             case = build(fields, seed)  # whatever was left half done
-    return Outcome(None, tuple(faults))
+    return Outcome(None, tuple(faults), tuple(undecided))
 
 
 def fault(name: str, error: Exception) -> Fault:

@@ -114,9 +114,6 @@ class Sequence:
         with torch.no_grad():
             for parameter in self.model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.05)
-            for module in self.model.modules():
-                if hasattr(module, "settle"):
-                    module.settle()
 
     def move(self) -> None:
         """The state in single precision, and back."""

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 import formers
-from contracts.cases import Case, compare_slopes
+from contracts.cases import Case
 from contracts.sequences import Sequence
+from contracts.slopes import compare_slopes
 from contracts.specimens import CAUSAL, Specimen, Subject, subject
+from formers.memory import NoMemory
 from helpers import sweep
 
 SIZES = {"vocab": 7, "dim": 8, "heads": 2, "hidden": 6, "length": 12, "dropout": 0.0}
@@ -30,6 +32,8 @@ WITH_MEMORY: dict[str, dict[str, Any]] = {
     "adaptive softmax": {"member": "transformer-xl", "layers": 2, "memory": 4, "cutoffs": (2, 4), "division": 2},
     "no memory of any token": {"member": "transformer-xl", "layers": 2, "memory": 0},
     "span": {"member": "adaptive-span", "layers": 2, "span": 6, "ramp": 3, "init": 0.4},
+    "span at its least": {"member": "adaptive-span", "layers": 2, "span": 6, "ramp": 3, "init": 0.0},
+    "span at its most": {"member": "adaptive-span", "layers": 2, "span": 6, "ramp": 3, "init": 1.0},
     "reversible span": {"member": "adaptive-span", "layers": 2, "span": 6, "ramp": 3, "init": 0.4, "norm": "reversible", "memory": 9},
     "dynamic span": {"member": "adaptive-span", "layers": 2, "span": 6, "ramp": 3, "dynamic": True, "norm": "post"},
     "fixed span": {"member": "adaptive-span", "layers": 2, "span": 4, "fixed": True, "memory": 20},
@@ -40,6 +44,7 @@ WITHOUT_MEMORY: dict[str, dict[str, Any]] = {
     "pre-norm": {"member": "decoder", "layers": 2, "position": "none"},
     "post-norm": {"member": "decoder", "layers": 2, "norm": "post", "value_dim": 3},
     "reversible": {"member": "decoder", "layers": 2, "norm": "reversible"},
+    "span": {"member": "adaptive-span", "layers": 2, "span": 6, "ramp": 3, "init": 0.9, "without": "memory"},
     "fixed": {"member": "sparse-transformer", "layers": 2, "stride": 3, "summary": 1, "use": "heads", "pattern": "fixed", "length": 90},
     "strided": {"member": "sparse-transformer", "layers": 2, "stride": 3, "use": "interleaved", "pattern": "strided", "length": 90},
     "shared": {"member": "universal-transformer", "steps": 2},
@@ -49,8 +54,9 @@ WITHOUT_MEMORY: dict[str, dict[str, Any]] = {
 
 def member(options: dict[str, Any]) -> Subject:
     """The model of a member with small options."""
-    named = {name: value for name, value in options.items() if name != "member"}
-    return subject(formers.spec(options["member"], **{**SIZES, **named}))
+    named = {name: value for name, value in options.items() if name not in ("member", "without")}
+    spec = formers.spec(options["member"], **{**SIZES, **named})
+    return subject(spec.replace(memory=NoMemory()) if "without" in options else spec)
 
 
 @sweep("name", WITH_MEMORY)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import formers
+from contracts.naive_stream import Naive
 from formers.attention.attend import attend, run
 from formers.attention.request import Request
 from formers.core import Cache, Hidden, Range, Stream
@@ -194,6 +195,35 @@ def test_segments_and_tokens_are_one_pass_and_the_cache_shrinks(dynamic: bool) -
         assert held == 200 if dynamic else held == min(block.attention.score.reach(0), 200) < 200
 
 
+@torch.no_grad()
+def test_a_state_without_a_memory_keeps_what_longer_spans_will_see() -> None:
+    """Keys are read as far back as spans are now, and kept as far back as they may ever be: here a step makes them longer."""
+    model = formers.build(model_of(ramp=8).spec.replace(memory=NoMemory())).double().eval()
+    naive, tokens = Naive(model, 2), torch.randint(11, (2, 270))
+    state = None
+    for start, stop in [(0, 100), (100, 101), (101, 240)]:
+        out = model(tokens[:, start:stop], state=state)
+        state = out.state
+        close(out.hidden, naive.hidden(tokens[:, start:stop]))
+    assert {keys_of(step[0]) for step in state.steps} == {200}, "the pattern's window"
+    for block in model.stack.depth.blocks:
+        assert block.attention.score.reach(0) == 64
+        block.attention.score.share.fill_(0.8)
+    for start, stop in [(240, 241), (241, 270)]:
+        out = model(tokens[:, start:stop], state=state)
+        state = out.state
+        close(out.hidden, naive.hidden(tokens[:, start:stop]))
+
+
+def test_a_small_span_is_not_rounded_away() -> None:
+    """m at the end of the ramp is z / R, however small z is beside R."""
+    for dtype in (torch.float32, torch.float64):
+        z = torch.tensor([1e-20, 3e-9, 0.25], dtype=dtype, requires_grad=True)
+        level = logarithm(soft_mask(z, 32, 40))[:, 32]
+        close(level, (z / 32).log(), 1e-5)
+        close(torch.autograd.grad(level.sum(), z)[0] * z, torch.ones_like(z), 1e-6)
+
+
 def keys_of(entry: Cache | Hidden) -> int:
     """How many keys are held, beside the hidden states where there is a memory."""
     return (entry.known[1] if isinstance(entry, Hidden) else entry).keys.shape[2]
@@ -207,7 +237,7 @@ def test_rows_of_different_lengths_are_trimmed_exactly(dynamic: bool) -> None:
     for block in model.stack.depth.blocks:
         if not dynamic:
             block.attention.score.share.mul_(0.2)
-    for memory in (Recurrence(length=200), NoMemory()):
+    for memory, count, held in ((Recurrence(length=200), 150, 128), (NoMemory(), 210, 200)):
         model.spec = model.spec.replace(memory=memory)
         for block in model.stack.depth.blocks:
             block.limit = memory.limit
@@ -215,14 +245,14 @@ def test_rows_of_different_lengths_are_trimmed_exactly(dynamic: bool) -> None:
         mask = torch.arange(300) < torch.tensor([[300], [40]])
         state = model(x, mask=mask).state
         rows = [x[0], x[1, :40]]
-        for _ in range(150):
+        for _ in range(count):
             more = torch.randint(11, (2, 1))
             out = model(more, state=state)
             state, rows = out.state, [torch.cat([row, new]) for row, new in zip(rows, more, strict=True)]
         for row in range(2):
             close(out.logits[row, -1], model(rows[row][None]).logits[0, -1])
         if not dynamic:
-            assert max(keys_of(step[0]) for step in state.steps) <= 128
+            assert max(keys_of(step[0]) for step in state.steps) <= held
 
 
 def test_spans_go_with_a_sparse_pattern() -> None:

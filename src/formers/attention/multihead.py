@@ -209,17 +209,20 @@ class SelfAttention(_Heads):
         # Where rows end may decide who sees whom; causal rows have no end yet. torch.compile cannot make a pattern: its request says it.
         if stream.valid is None and not pattern.is_causal and not torch.compiler.is_compiling():
             pattern = pattern.of(x.shape[1])
-        reach = self.reach(step)
-        q, cache = self.recall(x, None if past is None else within(past, reach), stream.positions)
+        reach, furthest = (None, None) if self.score is None else (self.score.reach(step), self.score.furthest(step))
+        if past is not None and furthest is not None:  # hidden states are kept by whoever gives them, keys by what is left behind
+            past = within(past, reach if isinstance(past, Hidden) else furthest)
+        q, cache = self.recall(x, past, stream.positions)
+        seen = cache if reach is None else within(cache, reach + x.shape[1])
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
         valid = None if pattern.is_causal else stream.valid
         bias = None
         if self.score is not None:
-            q, bias = self.score(x, q, cache.positions, stream, self.scale, step)
-        y = self.mix(q, cache, self.request(pattern, stream.positions, cache.positions, valid, bias), stream, step)
+            q, bias = self.score(x, q, seen.positions, stream, self.scale, step)
+        y = self.mix(q, seen, self.request(pattern, stream.positions, seen.positions, valid, bias), stream, step)
         if not stream.keep:
             return y, None
-        return y, leave_behind(cache, pattern, stream, reach)
+        return y, leave_behind(cache, pattern, stream, furthest)
 
     def some(
         self,
@@ -235,7 +238,8 @@ class SelfAttention(_Heads):
 
         enter: what each token of x goes through before attention, such as a norm.
         """
-        pattern, own, reach = self.patterns[step], self.widths[0], self.reach(step)
+        pattern, own = self.patterns[step], self.widths[0]
+        reach, furthest = (None, None) if self.score is None else (self.score.reach(step), self.score.furthest(step))
         if stream.valid is None and not pattern.is_causal:
             pattern = pattern.of(x.shape[1])
         weight, bias = self.qkv.weight, self.qkv.bias
@@ -243,8 +247,9 @@ class SelfAttention(_Heads):
             lambda x: F.linear(enter(x), weight[own:], None if bias is None else bias[own:]), x, lambda s: F.linear(s, weight[own:])
         )
         k, v = self.split_all(kv, 2)
-        cache = Cache(k, v, stream.positions) if past is None else within(past, reach).append(k, v, stream.positions)
-        left = leave_behind(cache, pattern, stream, reach) if stream.keep else None
+        cache = Cache(k, v, stream.positions) if past is None else within(past, furthest).append(k, v, stream.positions)
+        left = leave_behind(cache, pattern, stream, furthest) if stream.keep else None
+        seen = cache if reach is None else within(cache, reach + x.shape[1])
         asking = enter(chosen.flat(x))
         if not chosen.count:
             return asking, left
@@ -255,9 +260,9 @@ class SelfAttention(_Heads):
         term = None
         if self.score is not None:
             inner = replace(stream, positions=queries, valid=chosen.held)
-            q, term = self.score(chosen.padded(asking), q, cache.positions, inner, self.scale, step)
-        request = self.request(pattern, queries, cache.positions, None if pattern.is_causal else stream.valid, term)
-        return chosen.unpadded(self.mix(q, cache, request, stream, step)), left
+            q, term = self.score(chosen.padded(asking), q, seen.positions, inner, self.scale, step)
+        request = self.request(pattern, queries, seen.positions, None if pattern.is_causal else stream.valid, term)
+        return chosen.unpadded(self.mix(q, seen, request, stream, step)), left
 
     def reach(self, step: int) -> int | None:
         """How many places back the score looks; None where there is no end."""

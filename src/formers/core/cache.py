@@ -54,7 +54,7 @@ def extended(old: Tensors, new: Tensors, buffer: _Buffer | None, start: int) -> 
     for whole, b in zip(buffer.tensors, new, strict=True):
         whole.narrow(-2, end - more, more).copy_(b)
     buffer.used = end
-    return tuple(whole.narrow(-2, start, n + more) for whole in buffer.tensors), buffer, start
+    return tuple([whole.narrow(-2, start, n + more) for whole in buffer.tensors]), buffer, start
 
 
 @stored

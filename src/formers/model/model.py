@@ -165,7 +165,7 @@ class Model(nn.Module):
             return None
         before = self._fresh(batch) if state is None else state
         read = stream.positions.length if mask is None else mask.sum(dim=1)
-        return replace(before, steps=steps, next=before.next + read, bound=stream.positions.stop, shape=self.state_shape)
+        return State(before.batch, steps, before.next + read, stream.positions.stop, before.origin, self.state_shape)
 
     def tapped(self, stream: Stream, targets: Tensor | None, progress: float) -> Stream:
         """The stream, asked for the outputs of the depth steps that losses of training need."""

@@ -39,7 +39,7 @@ class Seq2Seq(Model):
         """The encoder's output over source (batch, n), real tokens first, and its extra losses, "encoder " before their names.
 
         Extra vectors of the encoder are not in it: what they have gathered the tokens have read, and a source's places stay its tokens.
-        Final states are, where the decoder begins with them. `starts` are as in `Stream`.
+        Final states are, where the decoder begins with them: 0 of a source without a token, as after a reset. `starts` are as in `Stream`.
         """
         read = self.embedding if self.source_embedding is None else self.source_embedding
         inner = None if watch is None else watch.inside("encoder")
@@ -47,6 +47,9 @@ class Seq2Seq(Model):
         final: list[tuple[Tensor, ...]] | None = [] if self.spec.attention.reads_source else None
         hidden, _ = self.encoder(x, replace(stream, keep=False, update=update, starts={} if starts is None else starts, final=final))
         losses = {f"{ENCODER}{name}": loss for name, loss in stream.losses.items()}
+        if final and stream.valid is not None and self.encoder.extra is not None:
+            some = stream.valid.any(dim=1, keepdim=True)
+            final = [tuple(s.masked_fill(~some, 0) for s in states) for states in final]
         return Source(hidden, stream.valid, tuple(final or ())), losses
 
     def forward(

@@ -79,7 +79,7 @@ class Block(nn.Module):
         modules: dict[str, Any] = self._modules  # getattr of a module costs a microsecond, which a token of decoding would notice
         around, name = self.names[i]
         join, sublayer = modules[around], modules[name]
-        memory = self.memory(x, past, step) if name == "attention" else None
+        memory = self.memory(x, past, step) if self.limit is not None and name == "attention" else None
         if memory is None:
             y, entry = sublayer(join.enter(x), stream, past, step)
         else:

@@ -25,9 +25,13 @@ class ScoreModule(nn.Module):
     def reach(self, step: int) -> int | None:
         """How many places back keys may have a weight, known as a plain integer; None where there is no end.
 
-        Older keys are neither computed nor kept.
+        Older keys are not computed.
         """
         return None
+
+    def furthest(self, step: int) -> int | None:
+        """The same for any weights that the module may get: a state keeps no older keys."""
+        return self.reach(step)
 
 
 class Score(Slot):

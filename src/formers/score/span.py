@@ -14,7 +14,8 @@ A step of an optimiser may take a out of [0, 1]. The span then stays at its boun
 of a is 0 where it points further out and passes where it points back: a span at 0 or at S can move again, without help from the loop.
 
 Beyond R + z nothing is seen, so nothing is computed: `reach` says where that is, in steps of GRAIN places. It is read from the weights,
-once a segment, and not where they cannot be read (under torch.compile, or where tensors have no numbers): there it is the maximum.
+once a segment, and not where they cannot be read (under torch.compile, or where tensors have no numbers): there it is the maximum. A state
+without a memory slot keeps the keys of S places, whatever the spans are now: a later step may make them longer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from formers.score.base import Score, ScoreModule
 from formers.score.distance import ByDistance
 
 GRAIN = 64
-"""What is kept of the past is rounded up to a multiple of this, as in the authors' code: shapes then change seldom."""
+"""What is read of the past is rounded up to a multiple of this, as in the authors' code: shapes then change seldom."""
 FINE = 8
 """What a head computes is rounded up to a multiple of this."""
 START = 0.018
@@ -151,6 +152,9 @@ class SpanScore(FixedSpanScore):
         reaches = self.reaches()
         return self.span + 1 if reaches is None else min(-(-max(reaches) // GRAIN) * GRAIN, self.span + 1)
 
+    def furthest(self, step: int) -> int:
+        return self.span + 1
+
     def reaches(self) -> tuple[int, ...] | None:
         """By head, how many distances have a weight; None where weights cannot be read."""
         if not concrete(self.share):
@@ -221,8 +225,8 @@ class DynamicSpanScore(FixedSpanScore):
 
 def soft_mask(z: Tensor, ramp: int, distances: int) -> Tensor:
     """m_z(x) (..., distances) of spans z (...) at the distances x = 0, 1, ..."""
-    x = torch.arange(distances, dtype=z.dtype, device=z.device)
-    return ((ramp + z[..., None] - x) / ramp).clamp(0.0, 1.0)  # E61
+    ahead = ramp - torch.arange(distances, dtype=z.dtype, device=z.device)  # R - x, exactly: R + z would round a small z away
+    return ((z[..., None] + ahead) / ramp).clamp(0.0, 1.0)  # E61
 
 
 def logarithm(m: Tensor) -> Tensor:
