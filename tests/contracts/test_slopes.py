@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from contracts.cases import Case, Violation, build
-from contracts.random_specs import draw
 from contracts.slopes import Undecided, compare_slopes
 from helpers import sweep
 
+SPECS = json.loads(Path(__file__).with_name("slopes.json").read_text())
+"""Specs as `random_specs.draw` gave them when they were found: what a seed draws changes with every new part."""
 STEEP = 20495
 """A spec along which a central difference of 1e-6 is 2e-5 wrong, and half of it nearly as much."""
 SMALL_SPANS = 29060
@@ -21,7 +25,7 @@ LARGE = 3488
 
 @sweep("seed", [STEEP, SMALL_SPANS, LARGE, 3, 4, 6, 9])
 def test_a_gradient_that_is_wrong_by_1e4th_is_found(seed: int) -> None:
-    case = build(draw(seed), seed)
+    case = build(SPECS[str(seed)], seed)
     case.read.model.train()
     right = case.slopes()
     compare_slopes(case, {"right": right})
@@ -32,7 +36,7 @@ def test_a_gradient_that_is_wrong_by_1e4th_is_found(seed: int) -> None:
 
 @sweep("seed", [STEEP, SMALL_SPANS])
 def test_one_wrong_parameter_is_found(seed: int) -> None:
-    case = build(draw(seed), seed)
+    case = build(SPECS[str(seed)], seed)
     case.read.model.train()
     right = case.slopes()
     largest = max(range(len(right)), key=lambda i: float(right[i].norm()))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from formers.cli.common import Json, Set, check_file, notice, print_json, wrote
+from formers.cli.common import Json, Set, Split, check_file, notice, print_json, wrote
 from formers.cli.complete import complete_data, complete_member
 from formers.cli.options import parse_set
 
@@ -31,6 +31,7 @@ def compare(
         int | None, typer.Option(help="Parameters of each, fitted by `hidden`, or `dim`; the first member's unless given.", min=1)
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Judge the first so many tokens of the held-out data.", min=1)] = None,
+    split: Split = None,
     seed: Annotated[int, typer.Option(help="Seed of each: weights and batches.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Let runs of other commands in that folder make room.")] = False,
     set_: Set = None,
@@ -40,7 +41,7 @@ def compare(
 ) -> None:
     """Train MEMBERs one after the other, each alone, for the same time and with as many parameters, and judge them alike."""
     from formers.bench.compare import compare as run
-    from formers.bench.compare import markdown, shown, titles
+    from formers.bench.compare import markdown, shown, speed, speed_of, titles
     from formers.core import FormersError
     from formers.family.variants import variant
 
@@ -49,7 +50,7 @@ def compare(
     check_file(curves, (".png", ".svg"))
     check_file(page, (".md", ".markdown"))
     chosen = [variant(v, parse_set) for v in variants]
-    results = run(chosen, data, out, parse_set(set_ or []), minutes, steps, parameters, limit, seed, overwrite, notice)
+    results = run(chosen, data, out, parse_set(set_ or []), minutes, steps, parameters, limit, seed, overwrite, notice, split)
     if page is not None:
         page.write_text(markdown(results, shlex.join(["formers", *sys.argv[1:]])), encoding="utf-8")
         wrote(page, json)
@@ -68,11 +69,11 @@ def compare(
     from formers.inspect.tables import add_row, in_bytes, new_table
 
     figures = titles(results["rows"])
-    table = new_table("", "parameters", *figures, "tokens/s", "steps", "peak memory", right=4 + len(figures))
+    table = new_table("", "parameters", *figures, speed(results["rows"])[0], "steps", "peak memory", right=4 + len(figures))
     for row in results["rows"]:
         told = [shown(row, title) for title in figures]
         memory = in_bytes(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else ""
-        add_row(table, row["variant"], f"{row['parameters']:,}", *told, f"{row['tokens_per_second']:,.0f}", f"{row['steps']:,}", memory)
+        add_row(table, row["variant"], f"{row['parameters']:,}", *told, speed_of(row, results["rows"]), f"{row['steps']:,}", memory)
     console = Console(highlight=False)
     console.print(table)
     for row in results["rows"]:
