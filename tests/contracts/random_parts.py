@@ -172,6 +172,11 @@ def norm(d: Drawing) -> Fields:
     return d.some(0.2, epsilon=0.01, final=d.chance(0.5))
 
 
+def gated(d: Drawing) -> Fields:
+    kind = d.one("gru", "gru", "output", "input", "highway", "sigtanh", "sum")
+    return {"gate": kind, **norm(d), **({} if kind in ("input", "sum") else d.some(0.3, bias=d.one(0.0, 0.5, 3.0)))}
+
+
 def hidden(d: Drawing) -> Fields:
     return {"hidden": d.number(1, 12), **d.some(0.6, activation=d.one(*ACTIVATIONS)), **d.some(0.3, dropout=0.2)}
 
@@ -257,6 +262,7 @@ PARTS: dict[str, dict[str, Callable[[Drawing], Fields]]] = {
         "Bare": nothing,
         "PostNorm": norm,
         "PreNorm": norm,
+        "Gated": gated,
         "Plain": lambda d: d.some(0.5, of="post"),
         "NormOnly": lambda d: {**norm(d), **d.some(0.5, of="pre")},
         "Reversible": lambda d: {**norm(d), "ends": d.one("mean", "mean", "concat", "sum")},

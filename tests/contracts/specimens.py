@@ -34,7 +34,7 @@ from formers.patterns import (
     Summary,
 )
 from formers.position import Axial, Coordinate, Grid, Learned, NoPosition, PerLayer, Sinusoidal
-from formers.residual import Bare, NormOnly, Plain, PostNorm, PreNorm, Reversible
+from formers.residual import Bare, Gated, NormOnly, Plain, PostNorm, PreNorm, Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
 BLOCK = 8
@@ -139,6 +139,10 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     "memory": {"Carry": [Carry()], "NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
     "residual": {
         "Bare": [Bare()],
+        "Gated": [
+            *(Gated(kind=kind) for kind in ("gru", "output", "input", "highway", "sigtanh", "sum")),
+            Gated(kind="gru", bias=0.5, epsilon=1e-3, final=True),
+        ],
         "NormOnly": [NormOnly(), NormOnly(of="pre"), NormOnly(epsilon=1e-3, final=True)],
         "Plain": [Plain(), Plain(of="post")],
         "PostNorm": [PostNorm(), PostNorm(epsilon=1e-12, final=True)],
@@ -216,6 +220,13 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "memory": 5, "same_length": True, "untied": True, "clamp": 3, "norm": "post", "head_dim": 3, **TINY},
         {"vocab": VOCAB, "memory": 200, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "memory": 200, "cutoffs": (4, 7), "division": 2, **TINY},
+    ],
+    "gtrxl": [
+        {"vocab": VOCAB, "memory": 5, **TINY},
+        {"vocab": VOCAB, "memory": 200, "same_length": False, "gate": "output", "gate_bias": 0.5, "head_dim": 3, **TINY},
+        {"vocab": VOCAB, "memory": 1, "gate": "sum", "tied": False, **TINY},
+        {"vocab": VOCAB, "memory": 7, "norm": "post", **TINY},
+        {"vocab": VOCAB, "memory": 7, "gate": "highway", "untied": False, "memory_start": "zeros", **TINY},
     ],
     "adaptive-span": [
         {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "init": 0.3, **TINY},
