@@ -224,9 +224,9 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
     "gtrxl": [
         {"vocab": VOCAB, "memory": 5, **TINY},
         {"vocab": VOCAB, "memory": 200, "same_length": False, "gate": "output", "gate_bias": 0.5, "head_dim": 3, **TINY},
-        {"vocab": VOCAB, "memory": 1, "gate": "sum", "tied": False, **TINY},
+        {"vocab": VOCAB, "memory": 3, "gate": "sum", "tied": False, **TINY},
         {"vocab": VOCAB, "memory": 7, "norm": "post", **TINY},
-        {"vocab": VOCAB, "memory": 7, "gate": "highway", "untied": False, "memory_start": "zeros", **TINY},
+        {"vocab": VOCAB, "memory": 7, "gate": "highway", "untied": False, **TINY},
     ],
     "adaptive-span": [
         {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "init": 0.3, **TINY},
