@@ -19,6 +19,7 @@ from formers.core.stream import Compaction
 from formers.data.tokenize import Tokenizer
 from formers.heads.base import AuxiliaryModule
 from formers.model.embedding import embedding, without_padding
+from formers.model.episodes import entering, leaving
 from formers.model.inspection import ORDER, Inspection, inspect_pass, size_of
 from formers.model.room import Room
 from formers.model.spec import Spec
@@ -221,19 +222,23 @@ class StackModel(Model):
         watch: Watch | None = None,
         progress: float = 0.0,
         update: int | None = None,
+        episodes: Tensor | None = None,
     ) -> Output:
         """Logits (batch, length, vocab), and with targets the loss; mask is True at real tokens; a watch looks on.
 
         progress: the share of the training that is done, by which losses of training alone may fade.
         update: the number of the training step, by which parts key what they draw anew at each.
+        episodes: the id (batch, length) of each token's episode; no token sees another episode, in the row or in the state.
         """
         state = usable(state)
         x, stream, packed = self.enter(self.embedding(without_padding(tokens, mask)), mask, state, watch)
+        stream = entering(self.spec, stream, episodes, state, mask, *x.shape[:2])
         stream = self.tapped(stream if update is None else replace(stream, update=update), targets, progress)
         hidden, steps = self.stack(x, stream, () if state is None else state.steps)
-        return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(tokens)), progress)
+        left = leaving(stream, self.leave(stream, mask, state, steps, len(tokens)))
+        return self.finish(hidden, targets, mask, stream, packed, left, progress)
 
-    def inspect(self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None) -> Inspection:
+    def inspect(self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None, episodes: Tensor | None = None) -> Inspection:
         """What the model computes over tokens, in evaluation mode: attention maps by the explicit path, norms of the stream, and more."""
         batch, length = size_of(tokens)
         queries = self.spec.extra + length
@@ -242,4 +247,4 @@ class StackModel(Model):
         past = 0 if state is None else state.bound if limit is None else min(state.bound, limit)
         keys = made or queries + past
         weights = self.spec.comparing * self.spec.heads * batch * queries * keys
-        return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, watch=watch), weights)
+        return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, watch=watch, episodes=episodes), weights)

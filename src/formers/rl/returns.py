@@ -4,7 +4,7 @@ d_t = r_t + gamma (1 - terminated_t) V'_t - V_t                                 
 A_t = d_t + gamma lambda (1 - done_t) A_{t+1}                                      done = terminated or cut off by a time limit       E167
 
 An episode that was cut off by a time limit would have gone on: V'_t is then the value of its final observation, with all that its episode
-has in memory. At the last step of a segment V'_t is the value of the observation behind it. The returns that values are fitted to are A + V.
+has in memory. At the last step of a segment V'_t is the value of the observation behind it. Values are fitted to the returns A + V.
 """
 
 from __future__ import annotations

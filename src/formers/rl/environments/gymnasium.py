@@ -28,14 +28,14 @@ FAILURES = 100
 
 
 class Gymnasium(Environments):
-    """`copies` of a registered environment. options: agent_view_size (MiniGrid), actions (the first so many), others are gymnasium.make's."""
+    """`copies` of a registered environment. options: `actions`, how many of the first ones are used; the others are gymnasium.make's."""
 
     def __init__(self, name: str, identity: str, copies: int, options: Mapping[str, Any]) -> None:
         self.name, self.copies = name, copies
         rest = dict(options)
         self.first_actions = rest.pop("actions", None)
-        self.make = lambda: _make(identity, rest)
-        self.envs = [self.make() for _ in range(copies)]
+        self.identity, self.options = identity, rest
+        self.envs: list[Any] = [_make(identity, rest) for _ in range(copies)]
         shown = self.envs[0].observation_space
         self.cells = "image" in getattr(shown, "spaces", {}) and identity.startswith("MiniGrid")
         self.observation = _minigrid(shown) if self.cells else from_gymnasium(shown, f"the observation space of {name},")
@@ -57,7 +57,7 @@ class Gymnasium(Environments):
         return Discrete(n, space.start)
 
     def reset(self, which: Bools, seeds: Ints) -> Floats:
-        for i in np.flatnonzero(which):
+        for i in map(int, np.flatnonzero(which)):
             self.seeds[i], self.taken[i] = seeds[i], []
             try:
                 shown, info = self.envs[i].reset(seed=int(seeds[i]))
@@ -142,7 +142,7 @@ class Gymnasium(Environments):
         log.warning("copy %d of %s raised %s at %s and is restarted: %s", i, self.name, type(error).__name__, when, error)
         if self.failures > FAILURES:
             raise FormersError(f"{self.name} raised more than {FAILURES} errors, the last of them {error!r}: fix the environment.")
-        self.envs[i] = self.make()
+        self.envs[i] = _make(self.identity, self.options)
 
 
 def _shape(space: Space) -> tuple[int, ...]:
