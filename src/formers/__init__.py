@@ -35,7 +35,7 @@ _HOMES = {
     "stream": "formers.generation",
     "train": "formers.training",
     "resume": "formers.training",
-    **dict.fromkeys(("attention", "depth", "feedforward", "heads", "memory", "patterns", "position", "residual", "score"), ""),
+    **dict.fromkeys(("attention", "depth", "feedforward", "heads", "memory", "patterns", "position", "residual", "rl", "score"), ""),
 }
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from formers import patterns as patterns
     from formers import position as position
     from formers import residual as residual
+    from formers import rl as rl
     from formers import score as score
     from formers.attention import attend as attend
     from formers.attention import explain as explain

@@ -281,6 +281,7 @@ PARTS: dict[str, dict[str, Callable[[Drawing], Fields]]] = {
         "Auxiliary": auxiliary,
         "AdaptiveSoftmax": adaptive_softmax,
         "Classify": lambda d: {"classes": d.number(1, 4), **d.some(0.6, pool=d.one("first", "last"))},
+        "PolicyValue": lambda d: {"choices": [d.number(1, 4)], **d.some(0.3, gain=1.0)},
         "Tag": lambda d: {"classes": d.number(1, 4), **d.some(0.3, places=d.number(1, 2))},
     },
 }

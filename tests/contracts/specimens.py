@@ -15,7 +15,7 @@ from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Ponder
 from formers.core import Part, Slot
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward, SeparableConv
-from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
+from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, PolicyValue, Tag
 from formers.memory import Carry, NoMemory, Recurrence
 from formers.patterns import (
     Alternate,
@@ -180,6 +180,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             AdaptiveSoftmax(cutoffs=(4, 7), division=2, tied=False, tied_projections="none"),
         ],
         "Classify": [Classify(classes=3), Classify(classes=2, pool="first"), Classify(classes=2, pool="last")],
+        "PolicyValue": [PolicyValue(choices=(3,)), PolicyValue(choices=(2, 4), gain=1.0), PolicyValue(low=(-1.0, 0.0), high=(1.0, 5.0))],
         "Tag": [Tag(classes=3), Tag(classes=3, places=2)],
     },
 }
@@ -394,6 +395,8 @@ class Subject:
         """Random targets of the shape that the head wants."""
         head = self.model.spec.head
         classes = head.classes if isinstance(head, Classify | Tag) else self.model.spec.vocab
+        if isinstance(head, PolicyValue):
+            classes = min(head.choices)
         return torch.randint(classes, head.asked(self.batch, length))
 
     def rows(self, index: list[int]) -> Subject:

@@ -5,6 +5,7 @@ from formers.heads.auxiliary import Auxiliary
 from formers.heads.base import Head, NoHead
 from formers.heads.classify import Classify
 from formers.heads.language import LanguageModel, MaskedLM
+from formers.heads.policy import PolicyValue
 from formers.heads.tag import Tag
 
-__all__ = ["AdaptiveSoftmax", "Auxiliary", "Classify", "Head", "LanguageModel", "MaskedLM", "NoHead", "Tag"]
+__all__ = ["AdaptiveSoftmax", "Auxiliary", "Classify", "Head", "LanguageModel", "MaskedLM", "NoHead", "PolicyValue", "Tag"]

@@ -41,6 +41,8 @@ class Output:
     """The detached, exact continuation."""
     hidden: Tensor | None = None
     """(batch, length, dim), before the head; twice as wide where two streams end side by side."""
+    value: Tensor | None = None
+    """(batch, length), the value of the state at each position, of a head for agents; None of others."""
     of_tokens: tuple[str, ...] = ()
     """The terms that are means over the real tokens of a stack, or are of the weights alone; the others are means over targets."""
 
@@ -169,11 +171,12 @@ class Model(nn.Module):
             hidden, taps = packed.undo(hidden), {step: packed.undo(x) for step, x in taps.items()}
         logits, losses = self.head(hidden, self.embedding, targets, mask)
         if targets is None:
-            return Output(logits, None, {}, state, hidden)
+            return Output(logits, None, {}, state, hidden, self.head.value(hidden))
         if self.auxiliary is not None and self.training:
             losses = {**losses, **self.auxiliary(hidden, taps, self.embedding, targets, mask, progress)}
         losses = {**losses, **stream.losses}
-        return Output(logits, torch.stack(list(losses.values())).sum() if losses else None, losses, state, hidden, tuple(stream.losses))
+        total = torch.stack(list(losses.values())).sum() if losses else None
+        return Output(logits, total, losses, state, hidden, self.head.value(hidden), tuple(stream.losses))
 
     def _check_state(self, state: State, batch: int) -> None:
         if not isinstance(state, State):
