@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from formers import patterns as patterns
     from formers import position as position
     from formers import residual as residual
-    from formers import rl as rl
     from formers import score as score
     from formers.attention import attend as attend
     from formers.attention import explain as explain

@@ -175,7 +175,7 @@ def test_a_run_is_resumed_to_a_larger_budget_and_a_finished_one_is_not(run, tmp_
 
 def test_a_run_keeps_the_choices_that_make_it_again(run, tmp_path):
     out, done = run
-    again = command("train", "decoder", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "again"), "--json")
+    again = process("train", "decoder", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "again"), "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout.splitlines()[-1])["loss"] == json.loads(done.stdout.splitlines()[-1])["loss"]
     unnamed = command("train", "--config", str(out / "run.yaml"), "--out", str(tmp_path / "unnamed"), "--steps", "1", "--json")

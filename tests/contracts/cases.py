@@ -16,7 +16,7 @@ from torch import Tensor
 
 import formers
 from contracts.random_parts import Fields
-from contracts.specimens import Subject
+from contracts.specimens import Subject, given_to
 from formers import Output, Spec, State
 from formers.heads import NoHead
 from formers.score.span import SpanScore
@@ -47,11 +47,7 @@ class Case:
         """The forward pass of the model, with the random numbers of the seed."""
         read, x = self.read if read is None else read, self.x if x is None else x
         torch.manual_seed(self.seed)
-        if read.source is None:
-            return read.model(x, update=update, **given)
-        first = given.get("state") is None or given["state"].empty
-        source, source_mask = (read.source, read.source_mask) if first else (None, None)
-        return read.model(source, x, source_mask=source_mask, update=update, **given)
+        return read.run(x, update=update, **given)
 
     def value(self, **given: Any) -> Tensor:
         """A number that depends on everything a training pass computes: its loss, and its hidden states, unevenly weighted."""
@@ -88,7 +84,8 @@ def build(fields: Fields, seed: int) -> Case:
         for module in model.modules():
             if isinstance(module, SpanScore):  # a span outside of its bounds is no state of the model, and at a bound there is a kink
                 module.share.uniform_(0.05, 0.95)
-    read = Subject(model, BATCH, None if spec.encoder is None else source(spec))
+    label = None if spec.labels is None else torch.randint(spec.labels, (BATCH,))
+    read = Subject(model, BATCH, None if spec.encoder is None else source(spec), label=label)
     length = spec.length if seed % 3 else max(1, spec.length - seed % 5)
     case = Case(read, read.input(length), None if isinstance(spec.head, NoHead) else read.targets(length), seed)
     with torch.no_grad():
@@ -100,11 +97,7 @@ def build(fields: Fields, seed: int) -> Case:
 def source(spec: Spec) -> Tensor:
     """What an encoder reads; without an input of its own it reads as its decoder does."""
     reader = spec if spec.encoder is None or (spec.encoder.vocab is None and spec.encoder.features is None) else spec.encoder
-    n = min(5, spec.length if spec.encoder is None else spec.encoder.length)
-    if reader.features is not None:
-        return torch.randn(BATCH, n, reader.features, dtype=torch.float64)
-    assert reader.vocab is not None
-    return torch.randint(reader.vocab, (BATCH, n, *(() if reader.fact is None else (reader.fact,))))
+    return given_to(reader, BATCH, min(5, spec.length if spec.encoder is None else spec.encoder.length))
 
 
 def same(found: Tensor, wanted: Tensor, what: str, tolerance: float = EXACT) -> None:

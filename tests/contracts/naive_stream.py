@@ -44,6 +44,7 @@ class Row:
 def has_naive(spec: Spec) -> bool:
     """Whether a naive stream can say what a model of a spec computes."""
     plain = isinstance(spec.attention, DotProduct) and not isinstance(spec.feedforward, SeparableConv)
+    plain = plain and spec.labels is None
     return plain and spec.is_causal and spec.encoder is None and getattr(spec.depth, "act", "graves") == "graves"
 
 
@@ -71,7 +72,8 @@ class Naive:
 
     def segment(self, row: Row, inputs: Tensor) -> Tensor:
         """The hidden states (n, width) of the real tokens, facts or vectors of one row."""
-        x, stack, places = self.model.embedding(inputs[None])[0], self.model.stack, Range(row.next, len(inputs))
+        stack, places = self.model.stack, Range(row.next, len(inputs))
+        x = self.model.embedding(inputs[None], places)[0]
         blocks = stack.depth.blocks
 
         def enter(x: Tensor, t: int) -> Tensor:

@@ -21,8 +21,12 @@ class Drawing:
         self.heads = self.one(1, 2, 2, 3, 4)
         self.dim = self.heads * self.number(max(1, 4 // self.heads), 16 // self.heads)
         self.layers, self.length, self.vocab = self.number(1, 4), self.number(6, 16), self.number(5, 11)
+        self.channels = self.number(1, 3)
+        """Channels of a pixel, where a position is one."""
         self.causal = causal
         """Whether a causal pattern is wanted."""
+        self.image: Fields | None = None
+        """The order of an image's cells, where the spec is of one."""
         self.depth = 0
         """How many patterns the pattern that is being drawn is inside of."""
 
@@ -92,6 +96,21 @@ def local_grid(d: Drawing) -> Fields:
     height = -(-d.length // width) + d.number(0, 2) if d.chance(0.9) else d.number(1, 3)
     rows = 1 if d.causal and d.chance(0.6) else d.number(1, 3)
     return {"height": height, "width": width, "query": [rows, d.number(1, 4)], "memory": [d.number(0, 2), d.number(0, 2)]}
+
+
+def raster(d: Drawing) -> Fields:
+    """The order of an image's cells; one of a spec is drawn before its parts."""
+    if d.image is not None and d.chance(0.98):
+        return d.image
+    height, width, channels = d.number(1, 4), d.number(1, 4), d.one(1, 1, 2, 3)
+    return {"height": height, "width": width, "channels": channels, **d.some(0.5, block=[d.number(1, height), d.number(1, width)])}
+
+
+def ordered_grid(d: Drawing) -> Fields:
+    image = raster(d)
+    query = image.get("block") or [image["height"], image["width"]]
+    grid = {"height": image["height"], "width": image["width"], "query": query, "memory": [d.number(0, 2), d.number(0, 2)]}
+    return {"grid": grid, "channels": image["channels"]}
 
 
 def big_bird(d: Drawing) -> Fields:
@@ -209,6 +228,13 @@ def auxiliary(d: Drawing) -> Fields:
 
 
 PARTS: dict[str, dict[str, Callable[[Drawing], Fields]]] = {
+    "input": {
+        "Tokens": nothing,
+        "Facts": lambda d: {"words": d.number(1, 3)},
+        "Features": nothing,
+        "ChannelValues": lambda d: {"channels": raster(d)["channels"], **d.some(0.1, shifted=False)},
+        "Pixels": lambda d: d.some(0.3, activation="none", shifted=d.chance(0.8)),
+    },
     "position": {
         "NoPosition": nothing,
         "Learned": nothing,
@@ -217,6 +243,7 @@ PARTS: dict[str, dict[str, Callable[[Drawing], Fields]]] = {
         "Coordinate": coordinate,
         "Axial": axial,
         "Grid": grid,
+        "ImagePosition": lambda d: {"raster": raster(d), **d.some(0.5, form="learned")},
     },
     "pattern": {
         "Full": nothing,
@@ -224,6 +251,7 @@ PARTS: dict[str, dict[str, Callable[[Drawing], Fields]]] = {
         "Local": lambda d: {"window": d.number(1, 6), "causal": d.causal, **d.some(0.3, include_self=False)},
         "Blocks": lambda d: {"query": d.number(1, 5), "memory": d.number(0, 5)},
         "LocalGrid": local_grid,
+        "OrderedGrid": ordered_grid,
         "Column": lambda d: {"stride": d.number(1, 5)},
         "Strided": lambda d: {"stride": d.number(1, 5)},
         "Summary": summaries,
@@ -282,6 +310,8 @@ PARTS: dict[str, dict[str, Callable[[Drawing], Fields]]] = {
         "AdaptiveSoftmax": adaptive_softmax,
         "Classify": lambda d: {"classes": d.number(1, 4), **d.some(0.6, pool=d.one("first", "last"))},
         "PolicyValue": lambda d: {"choices": [d.number(1, 4)], **d.some(0.3, gain=1.0)},
+        "PixelCategorical": lambda d: d.some(0.3, bias=False),
+        "PixelMixture": lambda d: {"mixtures": d.number(1, 3), "channels": d.channels, "levels": d.number(2, 9), **d.some(0.3, bias=True)},
         "Tag": lambda d: {"classes": d.number(1, 4), **d.some(0.3, places=d.number(1, 2))},
     },
 }

@@ -39,10 +39,17 @@ PURPOSES: dict[str, dict[str, tuple[str, ...]]] = {
         "head": ("MaskedLM", "Classify", "Classify", "Tag", "NoHead"),
     },
     "pair": {"attention": ("DotProduct", "DotProduct", "Aligned"), "memory": ("NoMemory",), "score": SCORES, "head": PAIRED},
+    "image": {
+        "position": ("ImagePosition", "ImagePosition", "NoPosition", "Learned"),
+        "attention": ("DotProduct", "DotProduct", "DotProduct", "LSH"),
+        "memory": ("NoMemory",),
+        "score": ("NoScore", "NoScore", "Relative"),
+        "head": ("PixelCategorical", "PixelMixture"),
+    },
     "any": {},
 }
 """The kinds that usually fit, by purpose and slot; any kind where a slot is not named."""
-WEIGHTS = {"stream": 4, "hashed": 4, "memory": 4, "recurrent": 2, "whole": 5, "pair": 3, "any": 1}
+WEIGHTS = {"stream": 4, "hashed": 4, "memory": 4, "recurrent": 2, "whole": 5, "pair": 3, "image": 3, "any": 1}
 
 
 def draw(seed: int) -> Fields:
@@ -54,6 +61,8 @@ def draw(seed: int) -> Fields:
 def spec(d: Drawing, purpose: str, encoder: bool = False) -> Fields:
     """The fields of a spec with a purpose."""
     kinds = {"residual": RESIDUAL, "position": (*ONCE, "PerLayer", "Coordinate"), **PURPOSES[purpose]}
+    if purpose == "image":
+        d.image = PARTS["position"]["ImagePosition"](d)["raster"]
     d.causal = purpose != "whole" and (purpose != "any" or d.chance(0.5))
     attention = d.part("attention", kinds.get("attention", ()))
     own = [part["kind"] for part in attention.get("parts", [attention])]
@@ -96,7 +105,20 @@ def spec(d: Drawing, purpose: str, encoder: bool = False) -> Fields:
     if d.chance(WRAPPED):
         kind = d.one("Alternate", "PerHead")
         fields["pattern"] = {"kind": kind, "patterns": [fields["pattern"]] * (d.heads if kind == "PerHead" else 1)}
+    if purpose == "image":
+        return {**fields, **cells(d, fields)}
     return {**fields, **inputs(d, fields, purpose, encoder)}
+
+
+def cells(d: Drawing, fields: Fields) -> Fields:
+    """What a spec of images reads: channel values or pixels in their order, perhaps of a class."""
+    assert d.image is not None
+    if fields["attention"]["kind"] == "DotProduct" and d.chance(0.6):
+        fields["pattern"] = d.part("pattern", ("OrderedGrid", "OrderedGrid", "Blocks", "Causal"))
+    image, pixels = d.image, fields["head"]["kind"] == "PixelMixture"
+    found = {"image": image, "length": image["height"] * image["width"] * image["channels"], **d.some(0.3, labels=d.number(1, 4))}
+    way = d.part("input", ("Pixels",) if pixels else ("ChannelValues",))
+    return {**found, "input": way, **({"features": d.channels} if way["kind"] in ("Pixels", "Features") else {"vocab": d.vocab})}
 
 
 def inputs(d: Drawing, fields: Fields, purpose: str, encoder: bool) -> Fields:
@@ -106,8 +128,8 @@ def inputs(d: Drawing, fields: Fields, purpose: str, encoder: bool) -> Fields:
         return {"head": {"kind": "NoHead"}, **d.some(0.3, vocab=d.vocab), **d.some(0.15, extra=d.number(1, 2))}
     free = head in ("Classify", "Tag", "NoHead")
     found: Fields = {"features": d.number(1, 4)} if free and d.chance(0.3) else {"vocab": d.vocab}
-    if "vocab" in found and free and d.chance(0.2):
-        found["fact"] = d.number(1, 3)
+    if d.chance(0.2):
+        found["input"] = d.part("input", ("Features",) if "features" in found else ("Facts", "Tokens") if free else ("Tokens",))
     if not d.causal and d.chance(0.2):
         found["extra"] = d.number(1, 3)
     if purpose == "pair" or (purpose == "any" and d.chance(0.2)):

@@ -12,10 +12,22 @@ from torch import Tensor
 import formers
 from formers import Model, Output, Spec, State
 from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Pondering, Recurrent, SharedQK, Window
-from formers.core import Part, Slot
+from formers.core import Part, Raster, Slot
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward, SeparableConv
-from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, PolicyValue, Tag
+from formers.heads import (
+    AdaptiveSoftmax,
+    Auxiliary,
+    Classify,
+    LanguageModel,
+    MaskedLM,
+    NoHead,
+    PixelCategorical,
+    PixelMixture,
+    PolicyValue,
+    Tag,
+)
+from formers.inputs import ChannelValues, Facts, Features, Pixels, Tokens
 from formers.memory import Carry, NoMemory, Recurrence
 from formers.patterns import (
     Alternate,
@@ -28,12 +40,13 @@ from formers.patterns import (
     Globals,
     Local,
     LocalGrid,
+    OrderedGrid,
     Pattern,
     PerHead,
     Strided,
     Summary,
 )
-from formers.position import Axial, Coordinate, Grid, Learned, NoPosition, PerLayer, Sinusoidal
+from formers.position import Axial, Coordinate, Grid, ImagePosition, Learned, NoPosition, PerLayer, Sinusoidal
 from formers.residual import Bare, Gated, NormOnly, Plain, PostNorm, PreNorm, Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
@@ -57,6 +70,11 @@ PATTERNS: dict[str, list[Pattern]] = {
         LocalGrid(height=14, width=7, query=(2, 3), memory=(1, 3)),
         LocalGrid(height=12, width=8, query=(1, 3), memory=(2, 2)),
         LocalGrid(height=12, width=8, query=(2, 3), memory=(1, 0)),
+    ],
+    "OrderedGrid": [
+        OrderedGrid(grid=LocalGrid(height=25, width=4, query=(2, 3), memory=(2, 2))),
+        OrderedGrid(grid=LocalGrid(height=11, width=3, query=(2, 2), memory=(1, 3)), channels=3),
+        OrderedGrid(grid=LocalGrid(height=10, width=10, query=(4, 4), memory=(0, 1))),
     ],
     "Column": [Column(stride=4), Column(stride=1)],
     "Strided": [Strided(stride=4), Strided(stride=BLOCK), Strided(stride=1)],
@@ -89,10 +107,21 @@ PATTERNS: dict[str, list[Pattern]] = {
 
 # The parts of the other slots of a spec, by slot.
 PARTS: dict[str, dict[str, list[Part]]] = {
+    "input": {
+        "Tokens": [Tokens()],
+        "Facts": [Facts(words=3)],
+        "Features": [Features()],
+        "ChannelValues": [ChannelValues(), ChannelValues(channels=3), ChannelValues(channels=2, shifted=False)],
+        "Pixels": [Pixels(), Pixels(shifted=False, activation="none")],
+    },
     "position": {
         "NoPosition": [NoPosition()],
         "Axial": [Axial(), Axial(shape=(7, 5), dims=(6, 10))],
         "Grid": [Grid(width=5), Grid(width=4, height=4, channels=2)],
+        "ImagePosition": [
+            ImagePosition(raster=Raster(height=6, width=6)),
+            ImagePosition(raster=Raster(height=6, width=3, channels=2, block=(4, 2)), form="learned"),
+        ],
         "Learned": [Learned()],
         "PerLayer": [PerLayer()],
         "Sinusoidal": [Sinusoidal(), Sinusoidal(offset=9)],
@@ -182,12 +211,16 @@ PARTS: dict[str, dict[str, list[Part]]] = {
         "Classify": [Classify(classes=3), Classify(classes=2, pool="first"), Classify(classes=2, pool="last")],
         "PolicyValue": [PolicyValue(choices=(3,)), PolicyValue(choices=(2, 4), gain=1.0), PolicyValue(low=(-1.0, 0.0), high=(1.0, 5.0))],
         "Tag": [Tag(classes=3), Tag(classes=3, places=2)],
+        "PixelCategorical": [PixelCategorical(), PixelCategorical(bias=False)],
+        "PixelMixture": [PixelMixture(mixtures=2), PixelMixture(mixtures=3, channels=1, levels=17, bias=True)],
     },
 }
 
 SMALL = {"dim": 16, "layers": 2, "length": 32, "dropout": 0.0}
 """Of members without heads."""
 TINY = {"dim": 16, "heads": 2, "layers": 2, "hidden": 24, "length": 32, "dropout": 0.0}
+PLAIN = {name: size for name, size in TINY.items() if name != "length"}
+"""The same of a member whose length is that of an image."""
 ONCE = {**{name: size for name, size in TINY.items() if name != "layers"}, "steps": 3}
 """The same of a member with one block."""
 VOCAB = 11
@@ -243,6 +276,27 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "pattern": "strided", "use": "merged", "stride": 5, "head_dim": 3, "value_dim": 5, **TINY},
         {"vocab": VOCAB, "pattern": "strided", "use": "interleaved", "width": 4, "channels": 2, **TINY},
         {"vocab": VOCAB, "pattern": "strided", "use": "heads", "stride": 4, **TINY},
+    ],
+    "image-transformer": [  # images so large that the rows that are swept fit
+        {"levels": VOCAB, "height": 7, "width": 6, "query_block": 5, "memory_block": 4, **PLAIN},
+        {"levels": VOCAB, "height": 7, "width": 6, "condition": "class", "labels": 3, **PLAIN},
+        {"levels": VOCAB, "height": 5, "width": 5, "channels": 2, "query_block": 3, "memory_block": 7, "position": "learned", **PLAIN},
+        {"levels": VOCAB, "height": 7, "width": 7, "layout": "2d", "query_block": (3, 2), "memory_block": (2, 1), "norm": "pre", **PLAIN},
+        {
+            "levels": VOCAB,
+            "height": 4,
+            "width": 5,
+            "channels": 3,
+            "layout": "2d",
+            "query_block": (2, 3),
+            "memory_block": (1, 2),
+            "norm": "reversible",
+            **PLAIN,
+        },
+        {"levels": VOCAB, "height": 7, "width": 6, "channels": 3, "head": "mixture", "mixtures": 2, **PLAIN},
+        {"levels": VOCAB, "height": 6, "width": 7, "head": "mixture", "mixtures": 2, "layout": "2d", "query_block": (2, 4), **PLAIN},
+        {"levels": VOCAB, "height": 6, "width": 6, "condition": "small", "encoder_layers": 1, **PLAIN},
+        {"levels": VOCAB, "height": 6, "width": 6, "head": "mixture", "mixtures": 2, "channels": 2, "condition": "grey", **PLAIN},
     ],
     "linformer": [
         {"vocab": VOCAB, "rank": 6, **TINY},
@@ -376,33 +430,40 @@ class Subject:
     batch: int
     source: Tensor | None = None
     source_mask: Tensor | None = None
+    label: Tensor | None = None
 
     def __call__(self, x: Tensor, state: State | None = None, mask: Tensor | None = None, targets: Tensor | None = None) -> Output:
         """The forward pass over x; a source is read only where the state has not read it."""
+        return self.run(x, targets=targets, state=state, mask=mask)
+
+    def run(self, x: Tensor, state: State | None = None, **given: Any) -> Output:
+        """The same with any other argument of the model."""
+        if self.label is not None:
+            given["label"] = self.label
         if self.model.spec.encoder is None:
-            return self.model(x, targets=targets, state=state, mask=mask)
+            return self.model(x, state=state, **given)
         source, source_mask = (self.source, self.source_mask) if state is None or state.empty else (None, None)
-        return self.model(source, x, targets=targets, source_mask=source_mask, mask=mask, state=state)
+        return self.model(source, x, source_mask=source_mask, state=state, **given)
 
     def input(self, length: int) -> Tensor:
         """Random tokens (batch, length), or facts (batch, length, words), or vectors (batch, length, features)."""
         spec = self.model.spec
-        if spec.features is not None:
-            return torch.randn(self.batch, length, spec.features, dtype=next(self.model.parameters()).dtype)
-        return torch.randint(spec.vocab, (self.batch, length, *(() if spec.fact is None else (spec.fact,))))
+        return given_to(spec, self.batch, length, next(self.model.parameters()).dtype)
 
     def targets(self, length: int) -> Tensor:
         """Random targets of the shape that the head wants."""
         head = self.model.spec.head
-        classes = head.classes if isinstance(head, Classify | Tag) else self.model.spec.vocab
+        classes = (
+            head.classes if isinstance(head, Classify | Tag) else head.levels if isinstance(head, PixelMixture) else self.model.spec.vocab
+        )
         if isinstance(head, PolicyValue):
             classes = min(head.choices)
         return torch.randint(classes, head.asked(self.batch, length))
 
     def rows(self, index: list[int]) -> Subject:
         """The same model with the sources of these rows."""
-        pick = [None if t is None else t[index] for t in (self.source, self.source_mask)]
-        return replace(self, batch=len(index), source=pick[0], source_mask=pick[1])
+        pick = [None if t is None else t[index] for t in (self.source, self.source_mask, self.label)]
+        return replace(self, batch=len(index), source=pick[0], source_mask=pick[1], label=pick[2])
 
     def alone(self, row: int) -> Subject:
         """The same model with the real tokens of one row's source."""
@@ -418,9 +479,29 @@ def subject(spec: Spec, batch: int = 3, dtype: torch.dtype = torch.float64, sour
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
+    label = None if spec.labels is None else torch.randint(spec.labels, (batch,))
     if spec.encoder is None:
-        return Subject(model, batch)
-    return Subject(model, batch, torch.randint(spec.encoder.vocab or spec.vocab, (batch, source_length)))
+        return Subject(model, batch, label=label)
+    reader = spec if spec.encoder.vocab is None and spec.encoder.features is None else spec.encoder
+    return Subject(model, batch, given_to(reader, batch, source_length, dtype), label=label)
+
+
+def lengthened(spec: Spec, length: int) -> Spec:
+    """The spec with a larger length, and with higher images where it is of images."""
+    if spec.image is None:
+        return spec.model_copy(update={"length": length})
+    raster = spec.image.replace(height=-(-length // (spec.image.width * spec.image.channels)))
+    pattern = spec.pattern
+    if isinstance(pattern, OrderedGrid):
+        pattern = pattern.replace(grid=pattern.grid.replace(height=raster.height))
+    return spec.replace(image=raster, length=raster.cells, position=spec.position.replace(raster=raster), pattern=pattern)
+
+
+def given_to(spec: Spec, batch: int, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Random ids (batch, length, ...), or vectors, as the input of a spec takes them."""
+    if spec.input.vectors:
+        return torch.randn(batch, length, spec.features, dtype=dtype)
+    return torch.randint(spec.vocab, (batch, length, *spec.input.shape(None)))
 
 
 @cache

@@ -6,12 +6,12 @@ import torch
 
 import formers
 from contracts.specimens import SPECIMENS, VOCAB, Specimen, Subject, built, subject
-from formers.heads import Classify, Tag
+from formers.heads import Classify, PixelMixture, Tag
 from helpers import refused, sweep
 
 SWEPT = sweep("specimen", SPECIMENS)
 TOKENS = sweep("specimen", [s for s in SPECIMENS if s.spec.vocab is not None])
-PAIRS = sweep("specimen", [s for s in SPECIMENS if s.spec.encoder is not None])
+PAIRS = sweep("specimen", [s for s in SPECIMENS if s.spec.encoder is not None and not s.spec.encoder.input.vectors])
 GRADIENTS = sweep("mode", [torch.enable_grad, torch.no_grad])
 
 
@@ -92,7 +92,8 @@ def test_targets_out_of_range(specimen: Specimen, training: bool, wrong: int) ->
     read = built(specimen.spec)
     targets = read.targets(4)
     targets.view(-1)[1] = wrong
-    classes = specimen.spec.head.classes if isinstance(specimen.spec.head, Classify | Tag) else specimen.spec.vocab
+    head = specimen.spec.head
+    classes = head.classes if isinstance(head, Classify | Tag) else head.levels if isinstance(head, PixelMixture) else specimen.spec.vocab
     read.model.train(training)
     try:
         with refused(f"target {wrong}", f"0 ... {classes - 1}", "-100"):

@@ -73,7 +73,8 @@ def test_what_stands_under_the_padding_does_not_matter(specimen: Specimen) -> No
     y = torch.where(MASK if x.dim() == 2 else MASK[..., None], x, y)
     other = read
     if read.source is not None:
-        other = replace(read, source=torch.where(read.source_mask, read.source, (read.source + 1) % 7))
+        kept = read.source_mask if read.source.dim() == 2 else read.source_mask[..., None]
+        other = replace(read, source=torch.where(kept, read.source, (read.source + 1) % 7))
     assert not torch.equal(x, y)
     assert torch.equal(real(read, read(x, mask=MASK).logits, MASK), real(read, other(y, mask=MASK).logits, MASK))
 

@@ -8,13 +8,15 @@ import re
 import pytest
 import torch
 
+import formers
 from contracts.specimens import CAUSAL, SPECIMENS, VOCAB, parts, slots, subject
 from formers import Spec
 from formers.attention import LSH, Attention, LowRank, Recurrent
 from formers.core import Part, Range, Stream
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense
-from formers.heads import Head, LanguageModel, NoHead, PolicyValue
+from formers.heads import Head, LanguageModel, NoHead, PixelHead, PixelMixture, PolicyValue, Tag
+from formers.inputs import Input, Tokens
 from formers.memory import Carry, Recurrence
 from formers.patterns import Full
 from formers.position import NoPosition
@@ -34,6 +36,12 @@ def with_part(slot: str, part: Part) -> Spec:
     """
     if isinstance(part, Attention) and part.reads_source:
         return PAIR.model_copy(update={slot: part})
+    if isinstance(part, Input):
+        change = {"vocab": None, "features": 4} if part.vectors else {}
+        head = Tag(classes=3) if part.shape(4) else LanguageModel(tied=isinstance(part, Tokens))
+        return DECODER.model_copy(update={slot: part, "head": head, **change})
+    if isinstance(part, PixelHead):
+        return cells(part)
     moves = isinstance(part, LSH) and part.reach == "chunk"
     ahead = isinstance(part, Attention) and part.ways == (Full,)
     for_encoders = (isinstance(part, Head) and not part.writes) or isinstance(part, LowRank) or moves or ahead
@@ -43,6 +51,13 @@ def with_part(slot: str, part: Part) -> Spec:
     if isinstance(part, Carry):
         return spec.model_copy(update={"position": NoPosition(), "attention": Recurrent()})
     return spec.model_copy(update={"position": NoPosition()}) if isinstance(part, Recurrence) else spec
+
+
+def cells(head: Head) -> Spec:
+    """A model of images with a head."""
+    pixels = isinstance(head, PixelMixture)
+    spec = formers.spec("image-transformer", head="mixture" if pixels else "categorical", levels=VOCAB, dim=16, heads=2, layers=1)
+    return spec.model_copy(update={"head": head, "features": head.channels if pixels else None})
 
 
 @SWEPT

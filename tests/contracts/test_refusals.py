@@ -8,14 +8,15 @@ import torch
 import formers
 from formers import Spec
 from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Pondering, Recurrent, SharedQK, Window
-from formers.core import Sizes
+from formers.core import Raster, Sizes
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Dense, SeparableConv
 from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
+from formers.inputs import ChannelValues, Facts, Features, Pixels
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
-from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, PerHead, Strided
-from formers.position import Axial, Coordinate, Grid, NoPosition, PerLayer
+from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, LocalGrid, OrderedGrid, PerHead, Strided
+from formers.position import Axial, Coordinate, Grid, ImagePosition, NoPosition, PerLayer
 from formers.residual import PreNorm, Reversible
 from formers.score import DynamicSpan, Relative, Score, Span
 from helpers import refused, sweep
@@ -27,6 +28,8 @@ HASHED = formers.spec("reformer", vocab=10, dim=16, heads=2, layers=2, length=32
 TURNS = formers.spec("reformer", vocab=10, dim=16, heads=2, layers=2, length=32, chunk=8, attention=("local", "lsh"))
 WRITER = formers.spec("seq2seq", vocab=10, dim=16)
 RNN = formers.spec("rnn", vocab=10, dim=16, layers=1)
+IMAGE = formers.spec("image-transformer", levels=10, dim=16, heads=2, layers=1)
+PIXELS = formers.spec("image-transformer", levels=10, head="mixture", dim=16, heads=2, layers=1)
 SIDES = formers.spec("word-window", vocab=10, dim=16, layers=2, causal=False)
 LOW = formers.spec("linformer", vocab=10, dim=16, heads=2, layers=1, length=8, rank=4)
 
@@ -52,24 +55,35 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(WRITER, memory=Recurrence(length=8)), "pairs"),
     (but(PLAIN, features=4), "features=4"),
     (but(PLAIN, vocab=None, head=Classify(classes=2)), "give vocab"),
-    (but(PLAIN, vocab=None, features=4), "features=4"),
+    (but(PLAIN, vocab=None, features=4, input=Features()), "features=4"),
     (but(PLAIN, head=AdaptiveSoftmax(cutoffs=(4, 10))), "cutoffs=[4, 10]"),
     (but(PLAIN, head=AdaptiveSoftmax(cutoffs=(4, 6), division=8)), "division=8"),
-    (but(PLAIN, vocab=None, features=4, head=AdaptiveSoftmax(cutoffs=(4,))), "features=4"),
+    (but(PLAIN, vocab=None, features=4, input=Features(), head=AdaptiveSoftmax(cutoffs=(4,))), "features=4"),
     (but(PLAIN, pattern=Full()), "Full"),
     (but(PLAIN, pattern=PerHead(Causal(), Causal(), Causal())), "3 heads"),
     (but(PLAIN, pattern=Alternate(Causal(), PerHead(Causal()) | Causal())), "1 heads"),
     (but(PLAIN, extra=2), "extra=2"),
+    (but(PLAIN, input=ChannelValues()), "a tied LanguageModel head shares the table of Tokens"),
+    (but(IMAGE, vocab=None, features=1, input=Pixels()), "predicts vocab levels"),
+    (but(IMAGE, image=None), "give image"),
+    (but(IMAGE, input=ChannelValues(shifted=False)), "which the input"),
+    (but(PIXELS, features=2), "features=2"),
+    (but(IMAGE, length=63), "has 64 positions, and length=63"),
+    (but(IMAGE, input=ChannelValues(channels=3)), "different channels"),
+    (but(IMAGE, position=ImagePosition(raster=Raster(height=4, width=16))), "another order"),
+    (but(IMAGE, pattern=OrderedGrid(grid=LocalGrid(height=8, width=8, query=(4, 4), memory=(1, 1)))), "another order"),
+    (but(IMAGE, position=NoPosition(), pattern=Causal(), memory=Recurrence(length=3, start="zeros")), "begins at position 0"),
     (but(PLAIN, pattern=Causal() & BigBird(block=2)), "where a row ends"),
     (but(PLAIN, position=Grid(width=5, height=2)), "10 positions"),
     (but(PLAIN, position=Axial(shape=(15, 17))), "255, fewer than length=256: give shape=(16, 16)"),
     (but(PLAIN, position=Axial(dims=(6, 9))), "15 wide, and dim=16: give dims=(8, 8)"),
     (but(PLAIN, position=Axial(), dim=1, heads=1), "dim=1"),
-    (but(PLAIN, vocab=None, features=4, fact=3, pattern=Full(), head=Classify(classes=2)), "fact=3 is a number of words"),
-    (but(PLAIN, fact=3), "a LanguageModel head tells one token a position"),
-    (but(PLAIN, fact=3, head=AdaptiveSoftmax(cutoffs=(4,))), "fact=3"),
-    (but(PLAIN, fact=3, pattern=Full(), head=MaskedLM()), "a MaskedLM head"),
-    (but(PAIR, encoder=but(PAIR.encoder, fact=3)), "an encoder-decoder reads tokens"),
+    (but(PLAIN, vocab=None, features=4, input=Facts(words=3), pattern=Full(), head=Classify(classes=2)), "Facts takes token ids"),
+    (but(PLAIN, input=Features()), "Features takes vectors"),
+    (but(PLAIN, input=Facts(words=3)), "a LanguageModel head tells one token a position"),
+    (but(PLAIN, input=Facts(words=3), head=AdaptiveSoftmax(cutoffs=(4,))), "fact=3"),
+    (but(PLAIN, input=Facts(words=3), pattern=Full(), head=MaskedLM()), "a MaskedLM head"),
+    (but(PAIR, encoder=but(PAIR.encoder, input=Facts(words=3))), "an encoder-decoder reads tokens"),
     (but(PAIR, encoder=but(PAIR.encoder, encoder=PAIR.encoder)), "two stacks"),
     (but(PAIR, encoder=but(PAIR.encoder, head=Classify(classes=2))), "NoHead"),
     (but(PAIR, head=Classify(classes=2)), "Classify"),
@@ -155,9 +169,9 @@ ALLOWED = [
     but(PLAIN, pattern=Full(), head=NoHead()),
     but(PLAIN, pattern=Full(), head=NoHead(), extra=2),
     but(PLAIN, pattern=Causal() & BigBird(block=2, global_blocks=1, random_blocks=0)),
-    but(PLAIN, vocab=None, features=4, pattern=Full(), head=Classify(classes=2)),
-    but(PLAIN, fact=3, pattern=Full(), head=Classify(classes=2)),
-    but(PLAIN, fact=3, head=NoHead()),
+    but(PLAIN, vocab=None, features=4, input=Features(), pattern=Full(), head=Classify(classes=2)),
+    but(PLAIN, input=Facts(words=3), pattern=Full(), head=Classify(classes=2)),
+    but(PLAIN, input=Facts(words=3), head=NoHead()),
     but(PAIR, encoder=but(PAIR.encoder, dim=8, vocab=7)),
     LOW,
     but(LOW, attention=LowRank(rank=8)),

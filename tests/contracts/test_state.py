@@ -41,7 +41,7 @@ def test_reset_rows_equal_fresh_ones(specimen: Specimen) -> None:
     found = torch.cat([a.logits, read(then[:, 3:], state=a.state).logits], dim=1)
     fresh = read
     if read.source is not None:  # a row that starts anew has read no source: it equals one whose source is all padding
-        fresh = replace(read, source_mask=torch.zeros_like(read.source, dtype=torch.bool))
+        fresh = replace(read, source_mask=torch.zeros(read.source.shape[:2], dtype=torch.bool))
     close(found[done], fresh(then).logits[done])
     close(found[~done], read(torch.cat([first, then], dim=1)).logits[~done, 6:])
 
@@ -51,7 +51,7 @@ def test_reset_rows_equal_fresh_ones(specimen: Specimen) -> None:
 def test_reset_of_a_masked_state_and_twice(specimen: Specimen) -> None:
     read = built(specimen.spec)
     if read.source is not None:
-        read = replace(read, source_mask=torch.zeros_like(read.source, dtype=torch.bool))
+        read = replace(read, source_mask=torch.zeros(read.source.shape[:2], dtype=torch.bool))
     mask = torch.tensor([[True, False, True], [False, True, True], [True, True, True]])
     first, then, last = read.input(3), read.input(4), read.input(2)
     state = read(first, mask=mask).state.reset(torch.tensor([True, False, False]))

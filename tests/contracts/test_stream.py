@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import formers
-from contracts.specimens import CAUSAL, Specimen, Subject, built, patterns
+from contracts.specimens import CAUSAL, Specimen, Subject, built, lengthened, patterns
 from formers import Spec, State
 from formers.core import Hidden, Range
 from formers.core.state import Entry
@@ -72,7 +72,7 @@ def test_full_equals_token_by_token(spec: Spec) -> None:
 @torch.no_grad()
 def test_beyond_the_room_of_a_buffer(spec: Spec) -> None:
     """Buffers grow in steps of tens of tokens: a stream longer than that passes every kind of growth."""
-    read = built(spec.model_copy(update={"length": 96}))
+    read = built(lengthened(spec, 96))
     x = read.input(90)
     close(in_chunks(read, x, [0, 3, *range(4, 80), 90])[0], read(x).logits)
 
@@ -119,7 +119,7 @@ def test_a_window_forgets_what_nobody_will_see() -> None:
 @torch.no_grad()
 def test_rows_of_different_lengths_forget_and_stay_exact(spec: Spec) -> None:
     """Prompts of different lengths, then token by token, one row beginning anew on the way: what is forgotten is never missed."""
-    read = built(spec.model_copy(update={"length": 64}))
+    read = built(lengthened(spec, 64))
     x, mask = read.input(9), torch.arange(9) < torch.tensor([[9], [2], [5]])
     rows = [x[row, mask[row]] for row in range(3)]
     state = read(x, mask=mask).state

@@ -15,7 +15,7 @@ from formers import Model
 from formers.core import IGNORED
 from formers.heads import AdaptiveSoftmax, LanguageModel
 from formers.heads.adaptive import chosen_cutoffs
-from formers.model.embedding import AdaptiveEmbedding
+from formers.inputs.tokens import AdaptiveEmbedding
 from formers.training.config import Settings
 from formers.training.optim import optimizer
 from helpers import close, refused, sweep

@@ -225,7 +225,7 @@ def test_extras_and_packages_are_those_of_the_project():
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
     optional = {name: wanted for name, wanted in project["optional-dependencies"].items() if name not in ("dev", "docs")}
-    assert {name: [extra.package + extra.bound] for name, extra in more.EXTRAS.items()} == optional
+    assert {name: [extra.package + extra.bound for extra in packages] for name, packages in more.EXTRAS.items()} == optional
     assert {line.partition(">=")[0] for line in project["dependencies"]} == set(machine.PACKAGES)
 
 

@@ -84,7 +84,8 @@ def train(
     from formers.training import train as run
 
     given = {
-        "data": data, "env": env, "out": out, "steps": steps, "minutes": minutes, "preset": preset, "from_run": from_, "seed": seed, "device": device,
+        "data": data, "env": env, "out": out, "steps": steps, "minutes": minutes, "preset": preset, "from_run": from_, "seed": seed,
+        "device": device,
         "tokens": tokens, "valid": valid, "save_every": save_every, "eval_every": eval_every, "precision": precision, "compile": compile_,
         "track": track,
     }  # fmt: skip

@@ -4,6 +4,7 @@ from formers.core.cache import Cache, Hidden
 from formers.core.errors import FormersError, nearest
 from formers.core.part import Part, Slot
 from formers.core.positions import Comb, Index, Positions, Range
+from formers.core.raster import Raster
 from formers.core.sizes import Sizes
 from formers.core.state import Carried, State, Tail
 from formers.core.stream import IGNORED, Source, Stream, Watch, compact
@@ -19,6 +20,7 @@ __all__ = [
     "Part",
     "Positions",
     "Range",
+    "Raster",
     "Sizes",
     "Slot",
     "Source",

@@ -5,6 +5,7 @@ from formers.data.batches import Batch, Batches, Graded, Language, LastWord, Mas
 from formers.data.bpe import BPE
 from formers.data.collate import Labelled, Pairs, Stories
 from formers.data.image import Pictures, open_pictures
+from formers.data.images import ImageData, ImageOptions, ImageSet, has_images, open_images
 from formers.data.labelled import open_labelled
 from formers.data.lanes import Streams
 from formers.data.pairs import open_pairs
@@ -23,6 +24,9 @@ __all__ = [
     "Bytes",
     "Characters",
     "Graded",
+    "ImageData",
+    "ImageOptions",
+    "ImageSet",
     "Labelled",
     "Language",
     "LastWord",
@@ -38,6 +42,8 @@ __all__ = [
     "Tokenizer",
     "Words",
     "find_tokenizer",
+    "has_images",
+    "open_images",
     "open_labelled",
     "open_pairs",
     "open_pictures",

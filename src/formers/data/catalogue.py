@@ -44,6 +44,10 @@ class Images(NamedTuple):
     form: Literal["idx", "cifar"]
     shape: tuple[int, int, int]
     parts: Mapping[str, tuple[tuple[str, int, int], ...]]
+    labels: Mapping[str, str] = {}
+    """The file of labels of each file of images, where they are apart."""
+    classes: tuple[str, ...] | None = None
+    """The names of the classes by number."""
 
 
 def _large(name: str, pin: str, archive: str, packed: tuple[str, ...] = ()) -> Named:
@@ -146,6 +150,14 @@ _MNIST = {
         "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
         "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     ),
+    "train-labels-idx1-ubyte": (
+        "sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    ),
+    "t10k-labels-idx1-ubyte": (
+        "sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
 }
 _CIFAR = {
     "data_batch_1.bin": "sha256:cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
@@ -170,6 +182,8 @@ IMAGES: dict[str, Images] = {
             "valid": (("train-images-idx3-ubyte", 55_000, 60_000),),
             "test": (("t10k-images-idx3-ubyte", 0, 10_000),),
         },
+        {f"{part}-images-idx3-ubyte": f"{part}-labels-idx1-ubyte" for part in ("train", "t10k")},
+        tuple("0123456789"),
     ),
     "cifar10": Images(
         (
@@ -188,11 +202,22 @@ IMAGES: dict[str, Images] = {
             "valid": (("data_batch_1.bin", 8_000, 10_000),),
             "test": (("test_batch.bin", 0, 10_000),),
         },
+        classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
 }
+DIGITS = "digits"
+DIGITS_FILE = Package({"digits.csv": "sha256:6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"}, ())
+"""8 x 8 handwritten digits; scikit-learn installs the same file, so it is never downloaded."""
+BINARY: dict[str, Literal["static", "threshold", "dynamic"]] = {
+    "mnist-static": "static",
+    "mnist-threshold": "threshold",
+    "mnist-dynamic": "dynamic",
+}
+"""MNIST of two levels: drawn once and published, cut at half of the range, or drawn anew at each training step."""
+IMAGE_NAMES = (DIGITS, *IMAGES, *BINARY)
 STDLIB, NUMBERS, PAIRS = "stdlib", "numbers", "multi30k"
 STORIES = ("babi", "babi-10k")
-NAMES = (*SETS, *IMAGES, PAIRS, *STORIES, NUMBERS, STDLIB)
+NAMES = (*SETS, *IMAGE_NAMES, PAIRS, *STORIES, NUMBERS, STDLIB)
 TASKS = ("copy", "reverse", "addition", "parity", "logic", "sort", "recall", "retrieval", "agreement", "duplication")
 """The exercises of data/tasks, which are drawn: `task:` before the name."""
 OFFERED = (*NAMES, *(f"task:{name}" for name in TASKS))

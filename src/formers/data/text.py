@@ -20,7 +20,7 @@ from torch import Tensor
 from formers.core import FormersError
 from formers.data.bpe import SAMPLE, recut
 from formers.data.cache import Sink, key_of, made
-from formers.data.catalogue import IMAGES, NUMBERS, PAIRS, SETS, STDLIB
+from formers.data.catalogue import IMAGE_NAMES, IMAGES, NUMBERS, PAIRS, SETS, STDLIB
 from formers.data.download import fetch
 from formers.data.files import Parts, Stretch, listed, resolved, walk, whole
 from formers.data.progress import Progress
@@ -70,7 +70,7 @@ def open_text(data: str | Path, reading: Reading = Reading()) -> TextData:
     name = str(data)
     if name.split(":")[0] in (PAIRS, NUMBERS):
         raise FormersError(f"{name} is made of pairs, which an encoder-decoder learns from: use the member transformer, or give a text.")
-    if name in IMAGES:
+    if name in IMAGES or name in IMAGE_NAMES:
         raise FormersError(f"{name} is made of images, which a language model reads as rows of bytes: use sparse-transformer or decoder.")
     if name in SETS and SETS[name].kind == "passages":
         raise FormersError(f"{name} is for testing only: train on other data, then judge the run with --data {name} --split test.")

@@ -7,6 +7,7 @@ from typing import TypeVar
 from formers.core import FormersError, Slot, nearest
 from formers.heads import AdaptiveSoftmax, Head, LanguageModel
 from formers.heads.adaptive import chosen_cutoffs
+from formers.inputs import Facts, Features, Input, Tokens
 from formers.position import Axial, Learned, NoPosition, PerLayer, Position, Sinusoidal
 from formers.residual import Bare, NormOnly, Plain, PostNorm, PreNorm, Residual, Reversible
 
@@ -28,6 +29,11 @@ def position(word: str, offset: int = 0) -> Position:
     if not isinstance(found, Sinusoidal):
         raise FormersError(f"offset={offset} moves sines of positions, and position={word} has none: leave one of them out.")
     return Sinusoidal(offset=offset)
+
+
+def tokens_or(features: int | None, fact: int | None = None) -> Input:
+    """The input of a member: tokens, facts of so many words, or so many features."""
+    return Facts(words=fact) if fact is not None else Tokens() if features is None else Features()
 
 
 def residual(word: str) -> Residual:

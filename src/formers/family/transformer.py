@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from formers.depth import Stacked
 from formers.family.parts import position as positions
-from formers.family.parts import residual, words
+from formers.family.parts import residual, tokens_or, words
 from formers.feedforward import Dense
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.model import Spec
@@ -88,7 +88,8 @@ def encoder(
 ) -> Spec:
     """The encoder alone: a masked language model, or with `classes` a classifier of whole sequences, with `fact` of stories."""
     return Spec(
-        name="encoder", vocab=vocab, features=features, fact=fact, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim,
+        name="encoder", vocab=vocab, features=features, input=tokens_or(features, fact),
+        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim,
         length=length, dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
         position=positions(position, offset), pattern=Full(), residual=residual(norm), depth=Stacked(layers=layers),
         feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),

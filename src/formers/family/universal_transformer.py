@@ -16,7 +16,7 @@ from formers.core import FormersError
 from formers.core.halting import Bias, Epsilon, Price
 from formers.depth import Adaptive, Depth, Shared
 from formers.family.parts import position as positions
-from formers.family.parts import residual
+from formers.family.parts import residual, tokens_or
 from formers.feedforward import Dense, SeparableConv
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory, Recurrence
@@ -116,7 +116,8 @@ def universal_transformer(
     )  # fmt: skip
     if decoder_steps:
         encoder = Spec(
-            name="universal-transformer's encoder", features=features, fact=fact, pattern=Full(), depth=depth(steps), head=NoHead(),
+            name="universal-transformer's encoder", features=features, input=tokens_or(features, fact),
+            pattern=Full(), depth=depth(steps), head=NoHead(),
             **common,
         )  # fmt: skip
         head = LanguageModel(tied=tied, label_smoothing=label_smoothing)
@@ -125,7 +126,8 @@ def universal_transformer(
         )
     words = LanguageModel(tied=tied, label_smoothing=label_smoothing) if causal else MaskedLM(tied=tied)
     return Spec(
-        name="universal-transformer", vocab=vocab, features=features, fact=fact, pattern=Causal() if causal else Full(),
+        name="universal-transformer", vocab=vocab, features=features, input=tokens_or(features, fact),
+        pattern=Causal() if causal else Full(),
         depth=depth(steps), head=words if classes is None else Classify(classes=classes, pool=pool), **common,
     )  # fmt: skip
 

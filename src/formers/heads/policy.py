@@ -17,7 +17,6 @@ from typing import NamedTuple
 import torch
 from pydantic import PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
-from torch.nn import functional as F
 from typing_extensions import Self
 
 from formers.core import FormersError, Sizes
@@ -68,7 +67,7 @@ class PolicyValue(Head):
             return Policy((), mean, log_scale)
         if allowed is not None:
             logits = logits.masked_fill(~allowed, SHUT)
-        groups = tuple(group.log_softmax(dim=-1) for group in logits.split(self.choices, dim=-1))
+        groups = tuple(group.log_softmax(dim=-1) for group in torch.split(logits, list(self.choices), dim=-1))
         return Policy(groups, None, None)
 
     def bounded(self, actions: Tensor) -> Tensor:
@@ -156,7 +155,7 @@ class PolicyValueHead(HeadModule):
     def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
         self._refuse_numbers()
         each = targets[..., None] if len(self.part.choices) == 1 else targets
-        groups = self._logits(hidden).split(self.part.choices, dim=-1)
+        groups = torch.split(self._logits(hidden), list(self.part.choices), dim=-1)
         return torch.stack([token_nats(group, each[..., i]) for i, group in enumerate(groups)]).sum(dim=0)
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -167,7 +166,7 @@ class PolicyValueHead(HeadModule):
         self._refuse_numbers()
         if len(self.part.choices) == 1:
             return cross_entropy(logits, targets)
-        groups = logits.split(self.part.choices, dim=-1)
+        groups = torch.split(logits, list(self.part.choices), dim=-1)
         return torch.stack([cross_entropy(group, targets[..., i]) for i, group in enumerate(groups)]).mean()
 
     def _refuse_numbers(self) -> None:

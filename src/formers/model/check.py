@@ -6,18 +6,19 @@ the parts of each layer (`Spec.layers`), or for a property that wrappers compute
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from formers.attention import LSH, Aligned, Attention, LowRank, Recurrent, SharedQK, Window
-from formers.core import FormersError, Part
+from formers.core import FormersError, Part, Raster
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
-from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead, Tag
+from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead, PixelCategorical, PixelHead, PixelMixture, Tag
+from formers.inputs import ChannelValues, Facts, Pixels, Tokens
 from formers.memory import Carry, NoMemory, Recurrence
 from formers.model.spec import Spec
-from formers.patterns import Causal, Full, Local, Pattern
-from formers.position import Axial, Coordinate, Grid
+from formers.patterns import Causal, Full, Local, OrderedGrid, Pattern
+from formers.position import Axial, Coordinate, Grid, ImagePosition
 from formers.position.axial import near_square
 from formers.residual import Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Span
@@ -47,8 +48,12 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: "the model has no input: give vocab for tokens or features for vectors.",
     ),
     Refusal(
-        lambda s: s.fact is not None and s.vocab is None,
-        lambda s: f"fact={s.fact} is a number of words, and features={s.features} are none: give vocab, or leave fact out.",
+        lambda s: s.input.vectors and s.features is None,
+        lambda s: f"the input {type(s.input).__name__} takes vectors, and vocab={s.vocab} counts tokens: give features, or use Tokens.",
+    ),
+    Refusal(
+        lambda s: not s.input.vectors and s.vocab is None,
+        lambda s: f"the input {type(s.input).__name__} takes token ids, and features={s.features} are floats: give vocab, or use Features.",
     ),
     Refusal(
         lambda s: s.fact is not None and (s.head.writes or isinstance(s.head, MaskedLM)),
@@ -67,6 +72,51 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: isinstance(s.head, (LanguageModel, AdaptiveSoftmax)) and s.vocab is None,
         lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, Classify or Tag.",
+    ),
+    Refusal(
+        lambda s: isinstance(s.head, PixelCategorical) and s.vocab is None,
+        lambda s: f"a PixelCategorical head predicts vocab levels, and features={s.features} has none: give vocab, or use PixelMixture.",
+    ),
+    Refusal(
+        lambda s: s.head.ties and not isinstance(s.input, Tokens | Facts),
+        lambda s: (
+            f"a tied {type(s.head).__name__} head shares the table of Tokens, and the input {type(s.input).__name__} has no such: "
+            "use tied=False."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.head, PixelHead) and s.image is None,
+        lambda s: f"a {type(s.head).__name__} head predicts the cells of an image: give image, the order of its cells.",
+    ),
+    Refusal(
+        lambda s: isinstance(s.head, PixelHead) and not _shifted(s),
+        lambda s: (
+            f"a {type(s.head).__name__} head predicts the cell at each position, which the input {s.input!r} would show: "
+            "use ChannelValues or Pixels with shifted=True."
+        ),
+    ),
+    Refusal(
+        lambda s: isinstance(s.head, PixelMixture) and s.features != s.head.channels,
+        lambda s: f"{s.head!r} predicts pixels of other channels than features={s.features}: give as many features as channels.",
+    ),
+    Refusal(
+        lambda s: s.image is not None and s.image.cells != s.length,
+        lambda s: f"{s.image!r} has {_cells(s)} positions, and length={s.length}: give length={_cells(s)}.",
+    ),
+    Refusal(
+        lambda s: s.image is not None and isinstance(s.input, ChannelValues) and s.input.channels != s.image.channels,
+        lambda s: f"{s.input!r} and {s.image!r} have different channels: give both the same.",
+    ),
+    Refusal(
+        lambda s: s.image is not None and any(raster != s.image for raster in _rasters(s)),
+        lambda s: f"positions or a pattern follow another order than image={s.image!r}: give all of them one order.",
+    ),
+    Refusal(
+        lambda s: _shifted(s) and s.memory.origin > 0,
+        lambda s: (
+            f"the input {type(s.input).__name__} begins at position 0, and a memory of zeros takes the first {s.memory.origin} positions: "
+            'use Recurrence(start="empty").'
+        ),
     ),
     Refusal(
         lambda s: isinstance(s.head, AdaptiveSoftmax) and s.vocab is not None and max(s.head.cutoffs, default=0) >= s.vocab,
@@ -509,6 +559,32 @@ def _keeper(spec: Spec) -> str:
 def _facts(spec: Spec) -> int | None:
     """The words of a fact that a spec's encoder reads."""
     return None if spec.encoder is None else spec.encoder.fact
+
+
+def _shifted(spec: Spec) -> bool:
+    """Whether each position is given the cell before it."""
+    return isinstance(spec.input, ChannelValues | Pixels) and spec.input.shifted
+
+
+def _cells(spec: Spec) -> int:
+    """The positions of the image of a spec that is known to have one."""
+    assert spec.image is not None
+    return spec.image.cells
+
+
+def _rasters(spec: Spec) -> list[Raster]:
+    """The orders of cells that positions and the patterns of the layers follow, where they follow one."""
+    found = [spec.position.raster] if isinstance(spec.position, ImagePosition) else []
+    return found + [each.raster for _, pattern in spec.layers for each in _within(pattern) if isinstance(each, OrderedGrid)]
+
+
+def _within(pattern: Pattern) -> Iterator[Pattern]:
+    """A pattern and those that it is made of."""
+    yield pattern
+    for _, value in pattern:
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, Pattern):
+                yield from _within(part)
 
 
 def _adaptive(spec: Spec) -> AdaptiveSoftmax:

@@ -18,7 +18,8 @@ from formers.core.positions import EMPTY
 from formers.core.stream import Compaction
 from formers.data.tokenize import Tokenizer
 from formers.heads.base import AuxiliaryModule
-from formers.model.embedding import embedding, without_padding
+from formers.inputs import InputModule
+from formers.inputs.labels import LabelEmbedding
 from formers.model.episodes import entering, leaving
 from formers.model.inspection import ORDER, Inspection, inspect_pass, size_of
 from formers.model.room import Room
@@ -65,7 +66,8 @@ class Model(nn.Module):
         self.tokenizer: Tokenizer | None = None
         self.labels: tuple[str, ...] | None = None
         self.auxiliary = None
-        self.embedding = embedding(spec)
+        self.embedding = spec.input.build(spec.input_sizes)
+        self.label_embedding = None if spec.labels is None else LabelEmbedding(spec.labels, spec.dim, spec.spread)
         self.state_shape = spec.state_shape
         self.head = spec.head.build(spec.head_sizes, spec.vocab, spec.dim**-0.5 if spec.embedding_scale == "output" else 1.0)
 
@@ -112,13 +114,21 @@ class Model(nn.Module):
         save(self, path)
 
     def enter(
-        self, x: Tensor, mask: Tensor | None, state: State | None, watch: Watch | None = None, room: Room | None = None
+        self,
+        given: Tensor,
+        mask: Tensor | None,
+        state: State | None,
+        watch: Watch | None = None,
+        embedding: InputModule | None = None,
+        room: Room | None = None,
     ) -> tuple[Tensor, Stream, Compaction | None]:
-        """The stream of embedded tokens x: where they stand and which are real; padded rows are compacted where they begin.
+        """The embedded tokens or vectors, and their stream: their positions and which are real; padded rows are compacted first.
 
-        room: that of the stack that reads them; the model's own unless given.
+        embedding, room: those of the stack that reads them; the model's own unless given.
         """
-        batch, length = x.shape[:2]
+        embedding = self.embedding if embedding is None else embedding
+        given = embedding.check(given)
+        batch, length = given.shape[:2]
         if length == 0:
             raise FormersError("the model was given no tokens: give at least one.")
         if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
@@ -128,18 +138,29 @@ class Model(nn.Module):
         if state is not None:
             self._check_state(state, batch)
         keep = self.is_causal and (state is not None or not torch.is_grad_enabled())
-        places, stop = (self.room if room is None else room).fit(x, mask, state)
+        places, stop = (self.room if room is None else room).fit(given, mask, state)
         past = None if state is None or state.empty else state
-        where = Range(self.spec.memory.origin, places) if past is None else past.places(places, x.device)
+        where = Range(self.spec.memory.origin, places) if past is None else past.places(places, given.device)
         if mask is None:
             where = Index(where.index, stop) if isinstance(where, Index) else where
-            return x, Stream(where, keep=keep, watch=watch), None
+            return embedding(given, where), Stream(where, keep=keep, watch=watch), None
         packed = compact(mask) if places == length else compact(mask).first(places)
         if watch is not None:
             watch.note(ORDER, 0, lambda: packed)
         if past is not None:
-            where = Index(where.tensor(x.device).expand(batch, places).masked_fill(~packed.valid, EMPTY), stop)
-        return packed.blank(packed.apply(x)), Stream(where, packed.valid, keep, watch=watch), packed
+            where = Index(where.tensor(given.device).expand(batch, places).masked_fill(~packed.valid, EMPTY), stop)
+        # Padding may hold anything: vectors of it become 0, so that no gradient meets what is no number.
+        given = packed.apply(given)
+        x = embedding(packed.blank(given) if given.is_floating_point() else given, where)
+        return packed.blank(x), Stream(where, packed.valid, keep, watch=watch), packed
+
+    def labelled(self, x: Tensor, label: Tensor | None) -> Tensor:
+        """Embedded rows x (batch, length, dim) with the vector of their class at every position, where the model is conditioned on one."""
+        if self.label_embedding is not None:
+            return self.label_embedding(x, label)
+        if label is not None:
+            raise FormersError("the model is not conditioned on classes: leave label out, or give its spec labels.")
+        return x
 
     def leave(self, stream: Stream, mask: Tensor | None, state: State | None, steps: Past, batch: int) -> State | None:
         """The state behind a stream."""
@@ -222,6 +243,7 @@ class StackModel(Model):
         state: State | None = None,
         mask: Tensor | None = None,
         *,
+        label: Tensor | None = None,
         watch: Watch | None = None,
         progress: float = 0.0,
         update: int | None = None,
@@ -229,15 +251,16 @@ class StackModel(Model):
     ) -> Output:
         """Logits (batch, length, vocab), and with targets the loss; mask is True at real tokens; a watch looks on.
 
+        label: the class (batch,) of each row, where the spec has `labels`.
         progress: the share of the training that is done, by which losses of training alone may fade.
         update: the number of the training step, by which parts key what they draw anew at each.
         episodes: the id (batch, length) of each token's episode; no token sees another episode, in the row or in the state.
         """
         state = usable(state)
-        x, stream, packed = self.enter(self.embedding(without_padding(tokens, mask)), mask, state, watch)
+        x, stream, packed = self.enter(tokens, mask, state, watch)
         stream = entering(self.spec, stream, episodes, state, mask, *x.shape[:2])
         stream = self.tapped(stream if update is None else replace(stream, update=update), targets, progress)
-        hidden, steps = self.stack(x, stream, () if state is None else state.steps)
+        hidden, steps = self.stack(self.labelled(x, label), stream, () if state is None else state.steps)
         left = leaving(stream, self.leave(stream, mask, state, steps, len(tokens)))
         return self.finish(hidden, targets, mask, stream, packed, left, progress)
 

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from formers.core import FormersError, Source, State, Watch
 from formers.core.stream import ENCODER
-from formers.model.embedding import embedding, without_padding
 from formers.model.inspection import Inspection, inspect_pass, size_of
 from formers.model.model import Model, Output, usable
 from formers.model.room import Room
@@ -23,7 +22,7 @@ class Seq2Seq(Model):
         super().__init__(spec)
         assert spec.encoder is not None
         shared = spec.encoder.vocab is None and spec.encoder.features is None
-        self.source_embedding = None if shared else embedding(spec.encoder)
+        self.source_embedding = None if shared else spec.encoder.input.build(spec.encoder.input_sizes)
         self.source_room = Room(spec.encoder)
         self.encoder = Stack(spec.encoder)
         self.stack = Stack(spec)
@@ -44,7 +43,7 @@ class Seq2Seq(Model):
         """
         read = self.embedding if self.source_embedding is None else self.source_embedding
         inner = None if watch is None else watch.inside("encoder")
-        x, stream, _ = self.enter(read(without_padding(source, source_mask)), source_mask, None, inner, self.source_room)
+        x, stream, _ = self.enter(source, source_mask, None, inner, read, self.source_room)
         final: list[tuple[Tensor, ...]] | None = [] if self.spec.attention.reads_source else None
         hidden, _ = self.encoder(x, replace(stream, keep=False, update=update, starts={} if starts is None else starts, final=final))
         losses = {f"{ENCODER}{name}": loss for name, loss in stream.losses.items()}
@@ -59,16 +58,18 @@ class Seq2Seq(Model):
         mask: Tensor | None = None,
         state: State | None = None,
         *,
+        label: Tensor | None = None,
         watch: Watch | None = None,
         progress: float = 0.0,
         update: int | None = None,
     ) -> Output:
         """Logits (batch, length, vocab) of decoder inputs `target`, given `source`, which a state that has read one does not read again.
 
+        label: the class (batch,) of each row, where the decoder's spec has `labels`.
         progress: the share of the training that is done, by which losses of training alone may fade.
         update: the number of the training step, by which parts key what they draw anew at each.
         """
-        x, state = self.embedding(target), usable(state)
+        state = usable(state)
         encoded: Source | None = None
         losses: dict[str, Tensor] = {}
         starts: dict[int, Tensor] = {}
@@ -78,9 +79,9 @@ class Seq2Seq(Model):
             if source.shape[0] != target.shape[0]:
                 raise FormersError(f"source has {source.shape[0]} rows and target {target.shape[0]}: give as many of each.")
             encoded, losses = self.encode(source, source_mask, watch, update, starts)
-        x, stream, packed = self.enter(x, mask, state, watch)
+        x, stream, packed = self.enter(target, mask, state, watch)
         stream = self.tapped(replace(stream, source=encoded, losses=losses, starts=starts, update=update), targets, progress)
-        hidden, steps = self.stack(x, stream, () if state is None else state.steps)
+        hidden, steps = self.stack(self.labelled(x, label), stream, () if state is None else state.steps)
         return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(target)), progress)
 
     def inspect(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, mask: Tensor | None = None) -> Inspection:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from formers.attention import Attention, DotProduct
-from formers.core import FormersError, Part, Sizes
+from formers.core import FormersError, Part, Raster, Sizes
 from formers.core.initial import Law
 from formers.depth import Depth
 from formers.feedforward import FeedForward
 from formers.heads import Head
+from formers.inputs import Facts, Features, Input, InputSizes, Tokens
 from formers.memory import Memory, NoMemory
 from formers.patterns import Pattern
 from formers.position import Position
@@ -34,8 +35,12 @@ class Spec(Part):
     """Number of token ids; an encoder without one reads through its decoder's embedding."""
     features: PositiveInt | None = None
     """Width of float inputs, instead of vocab."""
-    fact: PositiveInt | None = None
-    """Words of a fact, where a position is a sentence: tokens are then (batch, facts, words), and id 0 is no word."""
+    input: Input = Tokens()
+    """The way into the stream; where it is not given, Features with `features`, and Tokens without."""
+    labels: PositiveInt | None = None
+    """Number of classes that the stream is conditioned on: the class of each row is then given as `label`."""
+    image: Raster | None = None
+    """The order in which the cells of an image are generated, where the stream is one."""
     dim: PositiveInt
     heads: PositiveInt
     head_dim: PositiveInt | None = None
@@ -63,6 +68,33 @@ class Spec(Part):
     feedforward: FeedForward
     head: Head
     encoder: Spec | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_input(cls, fields: Any) -> Any:
+        """The fields with the input that they imply; files of older versions have `fact` in its place."""
+        if not isinstance(fields, dict):
+            return fields
+        words = fields.get("fact")
+        fields = {name: value for name, value in fields.items() if name != "fact"}
+        plain = fields.get("input") in (None, Tokens(), Features())
+        if words is not None:
+            fields["input"] = Facts(words=words)
+        elif plain and (fields.get("vocab") is None) != (fields.get("features") is None):  # these two follow from what is given
+            fields["input"] = Tokens() if fields.get("features") is None else Features()
+        return fields
+
+    @property
+    def fact(self) -> int | None:
+        """Words of a fact, where a position is a sentence."""
+        return self.input.words if isinstance(self.input, Facts) else None
+
+    @property
+    def input_sizes(self) -> InputSizes:
+        """The sizes that the input builds from."""
+        scale = self.dim**0.5 if self.embedding_scale == "input" else 1.0
+        tables = () if self.vocab is None else self.head.tables(self.vocab, self.dim)
+        return InputSizes(self.dim, self.vocab, self.features, scale, self.spread, tables)
 
     @property
     def sizes(self) -> Sizes:

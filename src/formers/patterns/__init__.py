@@ -8,6 +8,7 @@ from formers.patterns.full import Causal, Full
 from formers.patterns.globals import Globals
 from formers.patterns.grid import Blocks, LocalGrid
 from formers.patterns.local import Local
+from formers.patterns.ordered import OrderedGrid
 
 __all__ = [
     "Alternate",
@@ -21,6 +22,7 @@ __all__ = [
     "Intersection",
     "Local",
     "LocalGrid",
+    "OrderedGrid",
     "Pattern",
     "PerHead",
     "Strided",

@@ -1,7 +1,7 @@
 """An agent on its way: rollouts and updates in turn, how far it has come, and what a checkpoint of it holds.
 
 Everything random in an update is a function of (seed, update): actions, minibatches, dropout. Every episode is seeded by (seed, copy,
-episode). A checkpoint holds the weights, the optimiser, the memory, and the environments as arrays, so that a resumed run goes on bit for bit.
+episode). A checkpoint holds weights, optimiser, memory, and the environments as arrays, so that a run resumes bit for bit.
 """
 
 from __future__ import annotations

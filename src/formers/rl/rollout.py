@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from formers.core import FormersError, Hidden, State
@@ -21,7 +22,8 @@ from formers.core.random import generator
 from formers.heads import PolicyValue
 from formers.model import Model
 from formers.rl.environments import Environments, episode_seeds
-from formers.rl.environments.base import Arrays, Floats
+from formers.rl.environments.base import Arrays, Bools, Ints
+from formers.rl.spaces import Floats
 
 WINDOW = 200
 """The newest episodes that the figures on the way are means over."""
@@ -75,7 +77,7 @@ class Collector:
         self.observation = environments.reset(np.ones(n, np.bool_), self._seeds())
         self._check(self.observation, "the first observation", 0)
 
-    def _seeds(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _seeds(self) -> Ints:
         return episode_seeds(self.seed, np.arange(self.environments.copies), self.episodes)
 
     @torch.no_grad()
@@ -124,21 +126,18 @@ class Collector:
                     self._check(self.observation, "the first observation of an episode", t)
         self.state = state
         whole = {name: torch.cat(values, dim=1) for name, values in kept.items()}
-        rewards, terminated, done = (torch.stack(each, dim=1) for each in zip(*told, strict=True))
+        rewards, terminated, over = (torch.stack(each, dim=1) for each in zip(*told, strict=True))
         values = whole["values"]
         next_values = torch.cat([values[:, 1:], values[:, -1:]], dim=1)
         for t, behind in enumerate(after):
             if behind is not None:
-                next_values[:, t] = behind[:, 0] if t == length - 1 else torch.where(done[:, t], behind[:, 0], next_values[:, t])
+                next_values[:, t] = behind[:, 0] if t == length - 1 else torch.where(over[:, t], behind[:, 0], next_values[:, t])
         return Segment(
-            start, **whole, next_values=next_values, rewards=rewards.to(values.dtype), terminated=terminated, done=done,
+            start, **whole, next_values=next_values, rewards=rewards.to(values.dtype), terminated=terminated, done=over,
             allowed=torch.cat(masks, dim=1) if len(masks) == length else None,
         )  # fmt: skip
 
-    def _count(
-        self, reward: np.ndarray[tuple[int], np.dtype[np.float64]], done: np.ndarray[tuple[int], np.dtype[np.bool_]],
-        success: np.ndarray[tuple[int], np.dtype[np.bool_]], restarted: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    ) -> None:  # fmt: skip
+    def _count(self, reward: NDArray[np.float64], done: Bools, success: Bools, restarted: Bools) -> None:
         """Adds a step to the episodes, and ends those that are done; one that raised an error counts for nothing."""
         self.totals += reward
         self.lengths += 1
@@ -152,7 +151,7 @@ class Collector:
                 self.ended += 1
         self.totals[done], self.lengths[done] = 0.0, 0
 
-    def _check(self, seen: Floats, what: str, t: int, reward: np.ndarray[tuple[int], np.dtype[np.float64]] | None = None) -> None:
+    def _check(self, seen: Floats, what: str, t: int, reward: NDArray[np.float64] | None = None) -> None:
         """Refuses observations and rewards that are not finite numbers."""
         good = np.isfinite(seen).all(axis=1)
         named = what

@@ -297,7 +297,8 @@ def _finish(loop: AgentLoop, log: Log, env: str) -> dict[str, Any]:
     finally:
         fresh.close()
     held = report.figures()
-    log.record(step=loop.step, **{f"eval_{name}": value for name, value in held.items() if isinstance(value, float)})
+    told: dict[str, Any] = {f"eval_{name}": value for name, value in held.items()}
+    log.record(step=loop.step, **told)
     results = {**held, **{f"training_{name}": value for name, value in loop.window().items()}}
     results |= {"steps": loop.step, "episodes_seen": loop.collector.ended, "restarts": loop.collector.restarts}
     results |= {"steps_per_second": loop.step / max(loop.busy, 1e-9), "seconds": round(loop.seconds, 2)}

@@ -21,9 +21,13 @@ class Extra(NamedTuple):
 
 
 EXTRAS = {
-    "plot": Extra("matplotlib", ">=3.8", "pictures: formers show ... --out picture.png"),
-    "mt": Extra("sacrebleu", ">=2.4", "BLEU, where pairs are judged"),
-    "tensorboard": Extra("tensorboard", ">=2.16", "curves in a browser: formers train ... --track tensorboard"),
+    "plot": (Extra("matplotlib", ">=3.8", "pictures: formers show ... --out picture.png"),),
+    "mt": (Extra("sacrebleu", ">=2.4", "BLEU, where pairs are judged"),),
+    "tensorboard": (Extra("tensorboard", ">=2.16", "curves in a browser: formers train ... --track tensorboard"),),
+    "images": (
+        Extra("pillow", ">=10", "folders of PNG, JPEG and WebP files as data"),
+        Extra("scikit-learn", ">=1.4", "the data set digits"),
+    ),
 }
 """By the name of the extra in pyproject.toml."""
 COMPLETIONS = {"bash": ".bash_completions/formers.sh", "zsh": ".zfunc/_formers", "fish": ".config/fish/completions/formers.fish"}
@@ -33,8 +37,9 @@ COMPLETIONS = {"bash": ".bash_completions/formers.sh", "zsh": ".zfunc/_formers",
 def extras() -> list[dict[str, Any]]:
     """The optional packages: what they give, which version is there, and how to install them."""
     trackers = [Extra(sink.package, "", f"figures go there: formers train ... --track {sink.name}") for sink in SINKS.values()]
-    known = {extra.package: extra for extra in (*trackers, *EXTRAS.values())}  # what pyproject.toml says counts more
-    ordered = [*EXTRAS.values(), *(extra for extra in known.values() if extra not in EXTRAS.values())]
+    declared = [extra for packages in EXTRAS.values() for extra in packages]
+    known = {extra.package: extra for extra in (*trackers, *declared)}  # what pyproject.toml says counts more
+    ordered = [*declared, *(extra for extra in known.values() if extra not in declared)]
     return [
         {"package": extra.package, "gives": extra.gives, "version": installed(extra.package), "install": _command(extra)}
         for extra in ordered

@@ -11,8 +11,9 @@ from typing import Any
 from formers.core import FormersError
 from formers.data.babi_files import whole_package
 from formers.data.cache import cache_folder
-from formers.data.catalogue import IMAGES, MULTI30K_FILES, NAMES, PAIRS, SETS, STORIES, Package
+from formers.data.catalogue import BINARY, DIGITS, DIGITS_FILE, IMAGES, MULTI30K_FILES, NAMES, PAIRS, SETS, STORIES, Package
 from formers.data.download import lying, whereabouts
+from formers.data.images.named import static_files
 
 WORDS = {"given": "in FORMERS_DATA", "cached": "in the cache", "download": "to be downloaded"}
 
@@ -43,6 +44,12 @@ def _place(name: str) -> str:
     if name in SETS or name in IMAGES:
         packages = SETS[name].packages if name in SETS else IMAGES[name].packages
     try:
+        if name == DIGITS:
+            return WORDS["given"] if lying(name, DIGITS_FILE) else "installed with scikit-learn"
+        if BINARY.get(name) == "static":
+            return WORDS["given"] if None not in static_files().values() else "its files must be put in FORMERS_DATA"
+        if name in BINARY:
+            return _place("mnist")  # which it is made from
         places = [whereabouts(name, package) for package in packages]
     except FormersError:
         return "refused: FORMERS_DATA is not a folder"

@@ -1,0 +1,122 @@
+"""The order in which the cells of an image are generated: a stream of positions, each with a row, a column and a channel.
+
+A cell is a channel value of a pixel. Position t of the stream is the t-th cell that is generated: pixel floor(t/C), channel t mod C.
+Pixels come row after row; with blocks of h x w pixels, block after block, and row after row inside each (Parmar et al., 2018). With
+H x W pixels, blocks at the right and lower edges are smaller where h x w does not divide them:
+
+b = floor(p/(hW))    h_b = min(h, H - bh)    the row of blocks of pixel p, and its height
+a = floor((p - bhW)/(h_b w))    w_a = min(w, W - aw)    the block in that row, and its width
+o = p - bhW - a h_b w    row = bh + floor(o/w_a)    column = aw + o mod w_a        E74
+
+So patterns, positions and caches count contiguous integers, and geometry is a function of the position. Images are permuted here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import PositiveInt, model_validator
+from torch import Tensor
+from typing_extensions import Self
+
+from formers.core.errors import FormersError
+from formers.core.part import Part
+from formers.core.tables import kept
+
+
+class Cell(NamedTuple):
+    """Where a position of the stream is in the image; each an integer, or a tensor or array of integers, as the position was."""
+
+    row: Any
+    column: Any
+    channel: Any
+
+
+class Raster(Part):
+    """The generation order of images of height x width pixels with `channels` cells each; with `block`, block after block."""
+
+    height: PositiveInt
+    width: PositiveInt
+    channels: PositiveInt = 1
+    """Cells of a pixel: 1 where a position is a whole pixel."""
+    block: tuple[PositiveInt, PositiveInt] | None = None
+    """Rows and columns of a block; None: the image is one block."""
+
+    @model_validator(mode="after")
+    def _blocks_fit(self) -> Self:
+        if self.block is not None and (self.block[0] > self.height or self.block[1] > self.width):
+            raise FormersError(
+                f"a block of {self.block[0]} x {self.block[1]} pixels is larger than the image of {self.height} x {self.width}: "
+                "choose a block inside the image."
+            )
+        return self
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of an image."""
+        return self.height * self.width
+
+    @property
+    def cells(self) -> int:
+        """Positions of the stream: the cells of an image."""
+        return self.pixels * self.channels
+
+    def cell(self, t: int | Tensor | NDArray[np.int64]) -> Cell:
+        """Row, column and channel of stream position t."""
+        pixel, channel = t // self.channels, t % self.channels
+        (h, w), height, width = self.block or (self.height, self.width), self.height, self.width
+        down = pixel // (h * width)
+        tall = h - (down == (height - 1) // h) * (-height % h)  # blocks at the lower edge may be smaller
+        inside = pixel - down * h * width
+        across = inside // (tall * w)
+        wide = w - (across == (width - 1) // w) * (-width % w)
+        inside = inside - across * tall * w
+        return Cell(down * h + inside // wide, across * w + inside % wide, channel)  # E74
+
+    def order(self) -> Tensor:
+        """The row-major index of each cell of an image (height, width, channels), in the order of the stream, (cells,)."""
+        return _order(self)
+
+    def to_stream(self, images: Tensor) -> Tensor:
+        """Images (batch, height, width, channels) as streams (batch, cells)."""
+        return self._checked(images).flatten(1)[:, self.order().to(images.device)]
+
+    def to_pixels(self, images: Tensor) -> Tensor:
+        """Images (batch, height, width, any channels) as streams of whole pixels (batch, pixels, channels)."""
+        batch, height, width, channels = images.shape
+        if self.channels != 1 or (height, width) != (self.height, self.width):
+            raise FormersError(
+                f"images of shape {tuple(images.shape)} are no streams of pixels in the order {self!r}: "
+                f"give (batch, {self.height}, {self.width}, channels) and an order with channels=1."
+            )
+        return images.reshape(batch, self.pixels, channels)[:, self.order().to(images.device)]
+
+    def to_images(self, stream: Tensor) -> Tensor:
+        """Streams (batch, cells), or of whole pixels (batch, pixels, channels), as images (batch, height, width, channels)."""
+        inverse = _inverse(self).to(stream.device)
+        if stream.dim() == 2:
+            return stream[:, inverse].view(len(stream), self.height, self.width, self.channels)
+        return stream[:, inverse].view(len(stream), self.height, self.width, stream.shape[2])
+
+    def _checked(self, images: Tensor) -> Tensor:
+        shape = (self.height, self.width, self.channels)
+        if images.dim() != 4 or tuple(images.shape[1:]) != shape:
+            raise FormersError(f"images are of shape {tuple(images.shape)}: give (batch, {', '.join(map(str, shape))}).")
+        return images
+
+
+@kept(32)
+def _order(raster: Raster) -> Tensor:
+    with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
+        row, column, channel = raster.cell(torch.arange(raster.cells))
+        return torch.as_tensor((row * raster.width + column) * raster.channels + channel)
+
+
+@kept(32)
+def _inverse(raster: Raster) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.argsort(_order(raster))

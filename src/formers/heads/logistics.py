@@ -1,0 +1,141 @@
+"""A discretised mixture of logistics over the channels of a pixel (Salimans et al., 2017, PixelCNN++), with the exact mass of every level.
+
+Level l of n stands for the value x_l = 2l/(n-1) - 1 in [-1, 1], in a bin of half-width e = 1/(n-1). Component k gives channel c
+
+m_kc = mean_kc + sum_{j<c} tanh(coefficient_kcj) x_j        the channels before it move its mean       E77
+a = (x + e - m)/s,  b = (x - e - m)/s        s = exp(max(log scale, -7))
+log mass = log sigmoid(a) + log sigmoid(-b) + log(1 - exp(-(a - b)))                                    E78
+         = log sigmoid(a) for the first level, log sigmoid(-b) for the last: the tails belong to them
+
+log p(pixel) = logsumexp_k (log weight_k + sum_c log mass_kc)
+
+The masses of all levels sum to one: the middle ones are sigmoid(a) - sigmoid(b), written without a difference of nearly equal numbers.
+(The published code takes that difference, and where it is below 1e-5 the density at the middle of the bin instead.)
+
+A pixel has K (1 + 2C + C(C-1)/2) numbers, in tensor2tensor's layout: K logits, then means, log scales and coefficients as (K, C), (K, C)
+and (K, C(C-1)/2). Coefficients are ordered by channel, and for each channel by the channels before it: (1,0), (2,0), (2,1), ...
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from formers.core import FormersError, nearest
+
+FLOOR = -7.0
+"""The least logarithm of a scale."""
+
+
+def numbers(mixtures: int, channels: int) -> int:
+    """How many numbers a pixel has."""
+    return mixtures * (1 + 2 * channels + channels * (channels - 1) // 2)
+
+
+class Logistics(NamedTuple):
+    """The parameters of mixtures (...) of K components over C channels."""
+
+    logits: Tensor
+    """(..., K)"""
+    means: Tensor
+    """(..., K, C)"""
+    log_scales: Tensor
+    """(..., K, C)"""
+    coefficients: Tensor
+    """(..., K, C(C-1)/2), between -1 and 1."""
+
+    @classmethod
+    def of(cls, given: Tensor, mixtures: int, channels: int, temperature: float = 1.0) -> Logistics:
+        """The mixtures of numbers (..., K (1 + 2C + C(C-1)/2)).
+
+        A temperature divides the logits of the components and multiplies the scales.
+        """
+        pairs = channels * (channels - 1) // 2
+        logits, means, scales, coefficients = torch.split(given, [mixtures * n for n in (1, channels, channels, pairs)], dim=-1)
+        scales = _apart(scales, mixtures).clamp(min=FLOOR)
+        if temperature != 1.0:
+            logits, scales = logits / temperature, scales + torch.as_tensor(temperature, dtype=scales.dtype).log()
+        return cls(logits, _apart(means, mixtures), scales, _apart(coefficients, mixtures).tanh())
+
+    def mean(self, channel: int, before: Tensor) -> Tensor:
+        """The mean (..., K) of a channel, given the values (..., >= channel) of those before it."""
+        first = channel * (channel - 1) // 2
+        moved = self.coefficients[..., first : first + channel] * before[..., None, :channel]
+        return self.means[..., channel] + moved.sum(dim=-1)  # E77
+
+    def log_masses(self, levels: Tensor, count: int) -> Tensor:
+        """log mass (..., K, C) of integer levels (..., C), of `count` levels."""
+        x = value(levels, count, self.means.dtype)
+        channels = levels.shape[-1]
+        means = torch.stack([self.mean(c, x) for c in range(channels)], dim=-1)
+        return log_mass(levels[..., None, :], means, self.log_scales[..., :channels], count)
+
+    def nats(self, levels: Tensor, count: int) -> Tensor:
+        """-log p (...) of whole pixels (..., C) of integer levels."""
+        each = self.logits.log_softmax(dim=-1) + self.log_masses(levels, count).sum(dim=-1)
+        return -each.logsumexp(dim=-1)
+
+    def conditional(self, before: Tensor, count: int) -> Tensor:
+        """log p (..., count) of every level of the next channel, given the integer levels (..., c) of the channels before it."""
+        channel = before.shape[-1]
+        weights = self.logits.log_softmax(dim=-1)
+        x = value(before, count, self.means.dtype)
+        if channel:
+            weights = (weights + self.log_masses(before, count).sum(dim=-1)).log_softmax(dim=-1)
+        every = torch.arange(count, device=self.means.device)
+        masses = log_mass(every, self.mean(channel, x)[..., None], self.log_scales[..., channel, None], count)  # (..., K, count)
+        return (weights[..., None] + masses).logsumexp(dim=-2)
+
+
+def _apart(given: Tensor, mixtures: int) -> Tensor:
+    """Numbers (..., K n) as (..., K, n)."""
+    return given.reshape(*given.shape[:-1], mixtures, given.shape[-1] // mixtures)
+
+
+def value(levels: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """The values in [-1, 1] of integer levels."""
+    return levels.to(dtype) * (2.0 / (count - 1)) - 1.0
+
+
+def log_mass(levels: Tensor, mean: Tensor, log_scale: Tensor, count: int) -> Tensor:
+    """log of the mass that a logistic distribution has in the bins of integer levels, of which there are `count`."""
+    x, half = value(levels, count, mean.dtype), 1.0 / (count - 1)
+    rate = (-log_scale).exp()
+    a, b = (x + half - mean) * rate, (x - half - mean) * rate
+    width = (2.0 * half) * rate
+    above = torch.where(levels == 0, 0.0, F.logsigmoid(-b))
+    below = torch.where(levels == count - 1, 0.0, F.logsigmoid(a))
+    inside = torch.where((levels == 0) | (levels == count - 1), 0.0, (-torch.expm1(-width)).log())
+    return below + above + inside  # E78
+
+
+LAYOUTS = ("tensor2tensor", "pixelcnn++", "components-last")
+
+
+def from_layout(weight: Tensor, layout: str, mixtures: int, channels: int = 3) -> Tensor:
+    """The rows of an output matrix or bias (numbers, ...) in our layout, from those of a public implementation.
+
+    tensor2tensor is ours. pixelcnn++ has K logits, then for each channel K means, K log scales and K coefficients (3 channels only).
+    components-last splits as tensor2tensor does, with each part as (C, K) instead of (K, C).
+    """
+    if layout not in LAYOUTS:
+        raise FormersError(f"layout={layout!r} is no layout of a mixture's numbers: {nearest(layout, LAYOUTS)}")
+    pairs = channels * (channels - 1) // 2
+    if len(weight) != numbers(mixtures, channels):
+        raise FormersError(
+            f"the weight has {len(weight)} rows, and {mixtures} mixtures of {channels} channels have {numbers(mixtures, channels)} "
+            "numbers: give the mixtures and channels that it has."
+        )
+    if layout == "tensor2tensor":
+        return weight
+    if layout == "pixelcnn++":
+        if channels != 3:
+            raise FormersError(f"the layout of pixelcnn++ is of 3 channels, not {channels}: use tensor2tensor or components-last.")
+        logits, rest = weight[:mixtures], torch.unflatten(weight[mixtures:], 0, (channels, 3, mixtures))
+        parts = [rest[:, i].transpose(0, 1).flatten(0, 1) for i in range(3)]
+        return torch.cat([logits, *parts])
+    logits, *others = torch.split(weight, [mixtures * n for n in (1, channels, channels, pairs)])
+    return torch.cat([logits, *(torch.unflatten(other, 0, (-1, mixtures)).transpose(0, 1).flatten(0, 1) for other in others if len(other))])

@@ -1,0 +1,140 @@
+"""Predicting the cells of an image: a channel value as one of n levels, or a pixel by a mixture of logistics.
+
+logits_t = W h_t + b        of the levels of cell t, or the numbers of the mixture of pixel t (heads/logistics.py)
+
+Both report nats per dimension, a channel value of a pixel: bits per dimension are these over ln 2.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from formers.core import IGNORED, Sizes
+from formers.core.compiler import concrete
+from formers.heads.base import Embeds, Head, HeadModule, check_targets, counted, cross_entropy, mean, no_class, token_nats
+from formers.heads.logistics import Logistics, numbers
+
+Levels = Annotated[int, Field(ge=2, le=65536)]
+
+
+class PixelHead:
+    """What the heads of images have in common: they predict the cell at each position of a generation order."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether it predicts what comes next: it does."""
+        return True
+
+    def conditional(self, logits: Tensor, before: Tensor, temperature: float) -> Tensor:
+        """Logits (rows, levels) of the next channel value of a position, given logits (rows, ...) and the channels (rows, c) before it."""
+        raise TypeError(f"{type(self).__name__} predicts nothing: define conditional(logits, before, temperature).")
+
+
+class PixelCategorical(PixelHead, Head):
+    """One of `vocab` levels for the channel value at each position; targets (batch, cells)."""
+
+    bias: bool = True
+    """Whether each level has a bias."""
+
+    def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
+        assert vocab is not None
+        return CategoricalHead(sizes, vocab, self.bias)
+
+    def conditional(self, logits: Tensor, before: Tensor, temperature: float) -> Tensor:
+        return logits / temperature if temperature != 1.0 else logits
+
+
+class PixelMixture(PixelHead, Head):
+    """A discretised mixture of logistics for the pixel at each position; targets (batch, pixels, channels) of integer levels.
+
+    A pixel of which a channel is -100 does not count. Logits are the numbers of the mixture, in tensor2tensor's layout.
+    """
+
+    mixtures: PositiveInt = 10
+    channels: PositiveInt = 3
+    levels: Levels = 256
+    bias: bool = False
+    """Whether each number of the mixture has a bias."""
+
+    def asked(self, batch: int, length: int) -> tuple[int, ...]:
+        return (batch, length, self.channels)
+
+    def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
+        return MixtureHead(sizes, self)
+
+    def conditional(self, logits: Tensor, before: Tensor, temperature: float) -> Tensor:
+        mixture = Logistics.of(logits.double(), self.mixtures, self.channels, temperature)
+        return mixture.conditional(before, self.levels)
+
+
+class _Projected(HeadModule):
+    """A linear map of hidden states."""
+
+    def __init__(self, sizes: Sizes, width: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, sizes.dim) * sizes.dim**-0.5)
+        if sizes.initialisation == "fan-in":
+            nn.init.zeros_(self.weight)
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """The predicted numbers (..., width) of hidden states (..., dim)."""
+        return F.linear(hidden, self.weight, self.bias)
+
+
+class CategoricalHead(_Projected):
+    """Logits of levels."""
+
+    def __init__(self, sizes: Sizes, levels: int, bias: bool) -> None:
+        super().__init__(sizes, levels, bias)
+
+    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits (batch, cells, levels), and with targets their loss; targets at positions that are not real do not count."""
+        logits = self.project(hidden)
+        return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, counted(targets, mask))}
+
+    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+        return token_nats(self.project(hidden), targets)
+
+
+class MixtureHead(_Projected):
+    """The numbers of mixtures of logistics."""
+
+    def __init__(self, sizes: Sizes, part: PixelMixture) -> None:
+        super().__init__(sizes, numbers(part.mixtures, part.channels), part.bias)
+        self.part = part
+
+    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Numbers (batch, pixels, ...), and with targets the mean nats of a channel value; pixels that are not real do not count."""
+        given = self.project(hidden)
+        if targets is None:
+            return given, {}
+        targets = counted(targets, mask)
+        whole = _whole(targets)
+        return given, {"cross_entropy": mean(self._nats(given, targets), whole) / self.part.channels}
+
+    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+        """The loss (batch, pixels) of each whole pixel, 0 where it does not count."""
+        return self._nats(self.project(hidden), targets)
+
+    def _nats(self, given: Tensor, targets: Tensor) -> Tensor:
+        part = self.part
+        check_targets(targets, (*given.shape[:-1], part.channels))
+        if given.dtype in (torch.float16, torch.bfloat16):
+            given = given.float()
+        whole = _whole(targets)
+        levels = targets.clamp(min=0)
+        if concrete(targets) and bool(((targets >= part.levels) | ((targets < 0) & (targets != IGNORED))).any()):
+            raise no_class(targets.flatten(), part.levels)
+        nats = Logistics.of(given, part.mixtures, part.channels).nats(levels, part.levels)
+        return nats.masked_fill(whole == IGNORED, 0.0)
+
+
+def _whole(targets: Tensor) -> Tensor:
+    """-100 (batch, pixels) where a channel of targets (batch, pixels, channels) is -100."""
+    return torch.where((targets == IGNORED).any(dim=-1), IGNORED, 0)

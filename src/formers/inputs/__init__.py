@@ -1,0 +1,8 @@
+"""From what a model is given, tokens or vectors, into the stream."""
+
+from formers.inputs.base import Input, InputModule, InputSizes
+from formers.inputs.images import ChannelValues, Pixels
+from formers.inputs.tokens import Facts, Tokens
+from formers.inputs.vectors import Features
+
+__all__ = ["ChannelValues", "Facts", "Features", "Input", "InputModule", "InputSizes", "Pixels", "Tokens"]

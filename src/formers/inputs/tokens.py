@@ -1,0 +1,128 @@
+"""Tokens into the stream.
+
+x_i = sqrt(d) E[token_i]       the scale stands here or at the logits, never at both  E18
+x_i = sqrt(d) P_c E_c[token_i]  a table for each cluster c of tokens, where the head has such (heads/adaptive.py)      E56
+x_i = sqrt(d) sum_k m_k * E[w_ik]  a position is a fact of words w_i1, w_i2, ...; m_k is learned, a vector for each place k      E105
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import ClassVar
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from formers.core import Positions
+from formers.core.compiler import concrete
+from formers.heads.adaptive import among
+from formers.inputs.base import Input, InputModule, InputSizes, integers, out_of_range
+
+
+class Tokens(Input):
+    """Token ids (batch, length), each a row of one table, or of the tables that the head has."""
+
+    def build(self, sizes: InputSizes) -> InputModule:
+        return AdaptiveEmbedding(sizes) if sizes.tables else Embedding(sizes)
+
+
+class Facts(Input):
+    """Facts (batch, facts, words) of token ids, 0 = no word: a position is a sentence (Dehghani et al., 2018, section 3.1)."""
+
+    words: PositiveInt
+
+    def shape(self, features: int | None) -> tuple[int, ...]:
+        return (self.words,)
+
+    def build(self, sizes: InputSizes) -> InputModule:
+        return FactEmbedding(sizes, self.words)
+
+
+class Lookup(InputModule):
+    """What embeds tokens, scaled as the spec says."""
+
+    def __init__(self, sizes: InputSizes) -> None:
+        super().__init__()
+        assert sizes.vocab is not None
+        self.vocab, self.scale = sizes.vocab, sizes.scale
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        """The vectors (batch, length, dim) of tokens, unscaled."""
+        raise TypeError(f"{type(self).__name__} embeds nothing: define look_up(tokens).")
+
+    def check(self, x: Tensor) -> Tensor:
+        return integers(x, (), "(batch, length)")
+
+    def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
+        x = self.check(x)
+        try:
+            vectors = self.look_up(x)
+        except IndexError:
+            raise out_of_range(x, self.vocab) from None
+        return vectors * self.scale if self.scale != 1.0 else vectors  # E18
+
+
+class Embedding(Lookup):
+    """The table of token vectors, shared with the head where the head is tied."""
+
+    undecayed: ClassVar[tuple[str, ...]] = ("weight",)
+    weight: Tensor
+    tables = projections = ()
+
+    def __init__(self, sizes: InputSizes) -> None:
+        super().__init__(sizes)
+        self.weight = nn.Parameter(torch.randn(self.vocab, sizes.dim) * (sizes.spread / self.scale))
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self.weight)
+
+
+class FactEmbedding(Embedding):
+    """The sum of the vectors of a fact's words, each times a learned mask for its place."""
+
+    undecayed = ("weight", "mask")
+
+    def __init__(self, sizes: InputSizes, words: int) -> None:
+        super().__init__(sizes)
+        self.words = words
+        with torch.no_grad():
+            self.weight *= words**-0.5  # so that a whole fact is spread as a token is
+        self.mask = nn.Parameter(torch.ones(words, sizes.dim))
+
+    def check(self, x: Tensor) -> Tensor:
+        return integers(x, (self.words,), f"(batch, facts, {self.words}), the words of each fact, 0 = no word")
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        words = super().look_up(tokens).masked_fill((tokens == 0)[..., None], 0.0)  # whatever the first row of the table holds
+        return (words * self.mask).sum(dim=2)  # E105
+
+
+class AdaptiveEmbedding(Lookup):
+    """A table for each cluster of tokens, the narrower the rarer they are, and the projections of their vectors into the stream."""
+
+    undecayed: ClassVar[tuple[str, ...]] = ("tables",)
+    weight = None
+    tables: nn.ParameterList
+    projections: nn.ParameterList
+
+    def __init__(self, sizes: InputSizes) -> None:
+        super().__init__(sizes)
+        self.edges = (0, *accumulate(words for words, _ in sizes.tables))
+        spread = sizes.spread / self.scale * sizes.dim**0.5  # so that what is projected is spread as a plain embedding is
+        self.tables = nn.ParameterList([torch.randn(words, width) * (spread * width**-0.5) for words, width in sizes.tables])
+        self.projections = nn.ParameterList([torch.randn(sizes.dim, width) * sizes.dim**-0.5 for _, width in sizes.tables])
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        flat = tokens.reshape(-1)
+        if concrete(flat) and bool(((flat < 0) | (flat >= self.vocab)).any()):
+            raise IndexError
+        found = None
+        for i, (table, projection) in enumerate(zip(self.tables, self.projections, strict=True)):
+            rows = among(flat, self.edges[i], self.edges[i + 1], self.vocab)
+            x = F.linear(F.embedding(flat[rows] - self.edges[i], table), projection)  # E56
+            found = x.new_zeros(len(flat), x.shape[1]) if found is None else found
+            found = found.index_add(0, rows, x)
+        assert found is not None
+        return found.view(*tokens.shape, found.shape[1])

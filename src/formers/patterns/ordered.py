@@ -1,0 +1,116 @@
+"""Two-dimensional local attention in generation order (Parmar et al., 2018): `LocalGrid` as a causal pattern of a stream of cells.
+
+S_t = {s <= t : pixel(s) is in the set that LocalGrid gives pixel(t)}        E75
+
+The stream is the image block after block, row after row inside a block, cell after cell inside a pixel (`core.Raster`). All that
+LocalGrid shows was generated before: the own block's earlier pixels, and the memory above and to the left. The right flange is open
+only above the block, because at its own rows the pixels on the right belong to later blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from functools import lru_cache
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from formers.core import FormersError, Raster
+from formers.core.tables import kept
+from formers.patterns.base import Integer, Pattern
+from formers.patterns.grid import LocalGrid
+from formers.patterns.plan import GROUP, Chosen, Numbers, Piece, Plan, Round
+
+
+class OrderedGrid(Pattern):
+    """What LocalGrid allows, over positions of the stream of its image; `channels` cells for each pixel."""
+
+    grid: LocalGrid
+    channels: PositiveInt = 1
+
+    @property
+    def raster(self) -> Raster:
+        """The generation order: the blocks of the grid, one after the other."""
+        (h, w), grid = self.grid.query, self.grid
+        return Raster(height=grid.height, width=grid.width, channels=self.channels, block=(min(h, grid.height), min(w, grid.width)))
+
+    @property
+    def is_causal(self) -> bool:
+        return True
+
+    @property
+    def room(self) -> int:
+        return self.grid.room * self.channels
+
+    def of(self, length: int) -> Pattern:
+        if length > self.room:
+            raise FormersError(
+                f"a row of {length} positions does not fit an image of height={self.grid.height}, width={self.grid.width}, "
+                f"channels={self.channels}: give at most {self.room}."
+            )
+        return self
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        inside = (j >= 0) & (j <= i) & (i < self.room)
+        return inside & self.grid.allows(self._pixel(i), self._pixel(j), head)  # E75
+
+    def _pixel(self, t: Integer) -> Integer:
+        """The row-major index of the pixel at a stream position; of a position outside the image, one outside."""
+        if isinstance(t, Tensor):
+            order = _pixels(self.grid, self.channels).to(t.device)
+            return torch.where((t >= 0) & (t < self.room), order[t.clamp(0, self.room - 1)], -1)
+        return int(_pixels(self.grid, self.channels)[t]) if 0 <= t < self.room else -1
+
+    @property
+    def reach(self) -> int:
+        rows = self._rows_of_blocks
+        return min(rows * self.grid.query[0] * self.grid.width * self.channels, self.room) - 1
+
+    @property
+    def _rows_of_blocks(self) -> int:
+        """How many rows of blocks a query sees at the most, its own among them."""
+        return 1 + math.ceil(self.grid.memory[0] / self.grid.query[0])
+
+    def oldest(self, t: int) -> int:
+        each = self.grid.query[0] * self.grid.width * self.channels  # cells of a row of blocks
+        return max(0, min(t, self.room - 1) // each - self._rows_of_blocks + 1) * each
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return super().pieces(n, head) if n != self.room else _plan(self)
+
+
+@kept(32)
+def _pixels(grid: LocalGrid, channels: int) -> Tensor:
+    """The row-major index of the pixel of every stream position (cells,)."""
+    with torch.inference_mode(False):
+        return OrderedGrid(grid=grid, channels=channels).raster.order() // channels
+
+
+@lru_cache(maxsize=16)
+def _plan(pattern: OrderedGrid) -> Plan:
+    """Each block of the image as groups of queries: first the whole memory of the block, open, then the block itself, causal."""
+    raster, grid, cells = pattern.raster, pattern.grid, pattern.channels
+    assert raster.block is not None
+    (h, w), (above, beside) = raster.block, grid.memory
+    place = np.empty((grid.height, grid.width), dtype=np.int64)  # when each pixel is generated
+    pixels = raster.replace(channels=1).cell(np.arange(raster.pixels))
+    place[pixels.row, pixels.column] = np.arange(raster.pixels)
+    alike: dict[tuple[int, int, int], list[tuple[Numbers, Numbers]]] = defaultdict(list)
+    for top in range(0, grid.height, h):
+        for left in range(0, grid.width, w):
+            over = place[max(0, top - above) : top, max(0, left - beside) : left + w + beside]
+            before = place[top : top + h, max(0, left - beside) : left]
+            own = np.sort(place[top : top + h, left : left + w], axis=None)
+            memory = np.sort(np.concatenate([over.ravel(), before.ravel()]))
+            each = max(1, GROUP // cells)
+            for first in range(0, len(own), each):
+                queries = own[first : first + each]
+                alike[len(queries), first, len(memory)].append((queries, np.concatenate([memory, own[: first + len(queries)]])))
+    pieces = []
+    for (size, _, _), groups in alike.items():
+        asking, seen = (Chosen(np.stack(each), cells) for each in zip(*groups, strict=True))
+        pieces.append(Piece(asking, seen, np.tri(size * cells, dtype=bool)))
+    return (Round(tuple(pieces)),)

@@ -1,0 +1,130 @@
+"""Positions of an image's cells: half of the vector for the row, half for the column and channel (Parmar et al., 2018, section 3.1).
+
+x_t <- x_t + [f(y_t) ; f(C x_t + c_t)]        row y, column x, channel c of the t-th cell; C channels        E76
+
+f is a table of learned vectors of half the width, or sines and cosines with K = dim/4 time scales from 1 to 10,000, as tensor2tensor
+has them: f(i) = [sin(i w_1), ..., sin(i w_K), cos(i w_1), ..., cos(i w_K)], w_k = 10000^(-(k-1)/(K-1)).
+Where cells are generated in another order than row after row, rows and columns are still those of the image.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from formers.core import FormersError, Positions, Range, Raster, Sizes
+from formers.core.tables import kept
+from formers.position.base import Position, PositionModule
+
+
+class ImagePosition(Position):
+    """A vector for the row beside a vector for the column and channel of each cell, added once, before the first layer."""
+
+    raster: Raster
+    form: Literal["sinusoidal", "learned"] = "sinusoidal"
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    def places(self, length: int) -> int:
+        return self.raster.cells
+
+    def build(self, sizes: Sizes) -> PositionModule:
+        return Sines(self.raster, sizes.dim) if self.form == "sinusoidal" else Tables(self.raster, sizes)
+
+
+class _OfCells(PositionModule):
+    """Adds vectors of rows and of columns, side by side."""
+
+    def __init__(self, raster: Raster) -> None:
+        super().__init__()
+        self.raster = raster
+
+    def halves(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The vectors of rows (height, dim/2) and of columns and channels (width * channels, dim/2)."""
+        raise TypeError(f"{type(self).__name__} has no vectors: define halves(like).")
+
+    def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
+        raster = self.raster
+        if positions.stop > raster.cells:
+            raise FormersError(
+                f"{positions.stop} positions do not fit an image of {raster.height} x {raster.width} x {raster.channels} = "
+                f"{raster.cells} cells: give one image a row."
+            )
+        return x + self.vectors(positions, x)
+
+    def vectors(self, positions: Positions, like: Tensor) -> Tensor:
+        """The vectors (..., dim) of positions."""
+        rows, columns = _places(self.raster, like.device)
+        if isinstance(positions, Range):
+            row, column = rows[positions.start : positions.stop], columns[positions.start : positions.stop]
+        else:
+            i = positions.tensor(like.device).clamp(min=0)
+            row, column = rows[i], columns[i]
+        down, across = self.halves(like)
+        return torch.cat([F.embedding(row, down), F.embedding(column, across)], dim=-1)  # E76
+
+
+class Sines(_OfCells):
+    """Fixed sines and cosines."""
+
+    def __init__(self, raster: Raster, dim: int) -> None:
+        super().__init__(raster)
+        self.dim = dim
+
+    def vectors(self, positions: Positions, like: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return super().vectors(positions, like)
+        table = _table(self.raster, self.dim, like.dtype, like.device)
+        return (
+            table[positions.start : positions.stop] if isinstance(positions, Range) else table[positions.tensor(like.device).clamp(min=0)]
+        )
+
+    def halves(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        return _sines(self.raster, self.dim, like.dtype, like.device)
+
+
+class Tables(_OfCells):
+    """Learned vectors."""
+
+    def __init__(self, raster: Raster, sizes: Sizes) -> None:
+        super().__init__(raster)
+        self.row = nn.Parameter(torch.randn(raster.height, sizes.dim // 2) * sizes.spread)
+        self.column = nn.Parameter(torch.randn(raster.width * raster.channels, sizes.dim - sizes.dim // 2) * sizes.spread)
+
+    def halves(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        return self.row, self.column
+
+
+def waves(n: int, width: int, device: torch.device | None = None) -> Tensor:
+    """f(0), ..., f(n-1) (n, width) in float64; zeros at the end where the width is odd or too small for a sine and a cosine."""
+    scales = width // 2
+    k = torch.arange(scales, dtype=torch.float64, device=device)
+    angle = torch.arange(n, dtype=torch.float64, device=device)[:, None] * 10000.0 ** (-k / max(scales - 1, 1))
+    return F.pad(torch.cat([angle.sin(), angle.cos()], dim=1), (0, width - 2 * scales))
+
+
+@kept(16)
+def _places(raster: Raster, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The row of every position, and its column counted over channels, each (cells,)."""
+    with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
+        row, column, channel = (torch.as_tensor(each, device=device) for each in raster.cell(torch.arange(raster.cells, device=device)))
+        return row, column * raster.channels + channel
+
+
+@kept(16)
+def _table(raster: Raster, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The sines of every position (cells, dim)."""
+    with torch.inference_mode(False):
+        (row, column), (down, across) = _places(raster, device), _sines(raster, dim, dtype, device)
+        return torch.cat([down[row], across[column]], dim=1)
+
+
+def _sines(raster: Raster, dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The sines of rows and of columns and channels."""
+    rows, columns = waves(raster.height, dim // 2, device), waves(raster.width * raster.channels, dim - dim // 2, device)
+    return rows.to(dtype), columns.to(dtype)
