@@ -47,6 +47,8 @@ class AgentSettings(Part):
     value_weight: NonNegativeFloat = 0.5
     normalise: bool = True
     """Whether advantages have mean 0 and deviation 1 over a rollout; of PPO."""
+    advantage_floor: PositiveFloat = 0.1
+    """Advantages are divided by no less than this, in units of reward: where a task is solved they are noise; of PPO."""
     target_kl: PositiveFloat | None = None
     """End the epochs of a rollout once the policy has moved so far; of PPO."""
     epsilon_eta: PositiveFloat = 0.02
@@ -61,6 +63,8 @@ class AgentSettings(Part):
     """Episodes of the evaluation at the end; `formers eval` takes as many as it is asked for."""
     save_every: PositiveInt | None = None
     """Save a checkpoint every so many steps of the environment; unless given, every five minutes."""
+    threads: PositiveInt = 1
+    """Threads that torch computes with."""
     keep: PositiveInt = 3
     """How many of the newest checkpoints are kept, beside the best."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

@@ -49,6 +49,9 @@ def loss(
     return Losses(total, policy.detach(), value.detach(), entropy.mean().detach(), kl, ((ratio - 1).abs() > clip).float().mean())
 
 
-def normalised(advantages: Tensor) -> Tensor:
-    """Advantages with mean 0 and standard deviation 1 over all steps."""
-    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+def normalised(advantages: Tensor, floor: float = 1e-8) -> Tensor:
+    """Advantages with mean 0 and standard deviation 1 over all steps; one that is smaller than the floor counts as that.
+
+    Where a task is solved advantages are noise, which must not be blown up: it would move the policy as much as the task did.
+    """
+    return (advantages - advantages.mean()) / advantages.std().clamp(min=floor)

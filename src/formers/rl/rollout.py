@@ -21,6 +21,7 @@ from formers.core.content import fixed_weights
 from formers.core.random import generator
 from formers.heads import PolicyValue
 from formers.model import Model
+from formers.model.modes import evaluating
 from formers.rl.environments import Environments, episode_seeds
 from formers.rl.environments.base import Arrays, Bools, Ints
 from formers.rl.spaces import Floats
@@ -91,7 +92,7 @@ class Collector:
         after: list[Tensor | None] = []
         told: list[tuple[Tensor, ...]] = []
         masks: list[Tensor] = []
-        with fixed_weights():
+        with evaluating(model), fixed_weights():
             for t in range(length):
                 seen, ids = torch.from_numpy(self.observation).to(dtype)[:, None], torch.from_numpy(self.episodes.copy())[:, None]
                 out = model(seen, state=state, episodes=ids)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -134,6 +134,7 @@ def train(
     with ExitStack() as stack:
         stack.callback(environments.close)
         stack.enter_context(terminable())
+        stack.enter_context(threads(chosen.threads))
         folder = None if out is None else Path(out)
         if folder is not None:
             stack.enter_context(claimed(folder))
@@ -158,6 +159,7 @@ def resume(run: str | Path, *, steps: int | None = None, minutes: float | None =
         raise FormersError(f"{folder} has spent its budget: give more with --steps or --minutes, counted from its beginning.")
     with ExitStack() as stack:
         stack.enter_context(terminable())
+        stack.enter_context(threads(chosen.threads))
         stack.enter_context(claimed(folder, True))
         with Log(None, quiet=quiet) as console:
             sweep(folder)
@@ -231,6 +233,17 @@ def agent_facts(folder: Path) -> dict[str, Any]:
     if "env" not in facts:
         raise FormersError(f"{folder} is not an agent's run: it was trained on {facts['data']}.")
     return facts
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Within it torch computes with so many threads: tensors this small are slower with more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _go(loop: AgentLoop, folder: Path | None, facts: dict[str, Any], quiet: bool, keep: int | None, start: float) -> TrainedAgent:

@@ -64,7 +64,7 @@ class Learner:
             self.scale = new
             returns = self.scale.normal(returns)
         elif settings.normalise and settings.algorithm == "ppo":
-            gains = ppo.normalised(gains)
+            gains = ppo.normalised(gains, settings.advantage_floor)
         told: list[dict[str, float]] = []
         count = len(segment.actions)
         pieces = min(settings.minibatches, count)
