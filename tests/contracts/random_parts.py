@@ -232,6 +232,7 @@ PARTS: dict[str, dict[str, Callable[[Drawing], Fields]]] = {
         "Tokens": nothing,
         "Facts": lambda d: {"words": d.number(1, 3)},
         "Features": nothing,
+        "Observations": nothing,
         "ChannelValues": lambda d: {"channels": raster(d)["channels"], **d.some(0.1, shifted=False)},
         "Pixels": lambda d: d.some(0.3, activation="none", shifted=d.chance(0.8)),
     },

@@ -27,7 +27,7 @@ from formers.heads import (
     PolicyValue,
     Tag,
 )
-from formers.inputs import ChannelValues, Facts, Features, Pixels, Tokens
+from formers.inputs import ChannelValues, Facts, Features, Observations, Pixels, Tokens
 from formers.memory import Carry, NoMemory, Recurrence
 from formers.patterns import (
     Alternate,
@@ -111,6 +111,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
         "Tokens": [Tokens()],
         "Facts": [Facts(words=3)],
         "Features": [Features()],
+        "Observations": [Observations(), Observations(images=((1, 3, 1),)), Observations(images=((2, 1, 1), (1, 1, 2)))],
         "ChannelValues": [ChannelValues(), ChannelValues(channels=3), ChannelValues(channels=2, shifted=False)],
         "Pixels": [Pixels(), Pixels(shifted=False, activation="none")],
     },

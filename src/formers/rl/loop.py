@@ -64,6 +64,7 @@ class AgentLoop:
     def __post_init__(self) -> None:
         self.device = next(self.model.parameters()).device
         self.length = self.model.spec.length
+        self.cpu = time.process_time()
         chosen = self.settings
         self.optimizer = optimizer(self.model, chosen.optimiser)
         for group in self.optimizer.param_groups:
@@ -106,6 +107,7 @@ class AgentLoop:
         if self.collector.restarts:
             episodes["restarts"] = float(self.collector.restarts)
         speed = {"rate": rate, "rollout_seconds": rolled - start, "update_seconds": spent - (rolled - start)}
+        speed["cpu_seconds"] = time.process_time() - self.cpu  # of this process, since it began or went on
         return {**self.window(), **episodes, **told, **speed}
 
     def window(self) -> dict[str, float]:

@@ -18,6 +18,7 @@ from formers.core.paths import given_path
 from formers.family.members import member as find_member
 from formers.family.members import spec as member_spec
 from formers.heads import PolicyValue
+from formers.inputs import Features, Observations
 from formers.memory import Recurrence
 from formers.model import Model, Spec, build
 from formers.model.episodes import obstacle
@@ -62,9 +63,9 @@ def agent_spec(member: str, observation: Space, action: Space, preset: str | Non
     if "vocab" not in known:
         raise FormersError(f"{member} does not read a stream step by step: use gtrxl, or rnn.")
     spec = member_spec(member, preset=preset, vocab=1, **{**usual, **options})
-    if images(observation):
-        raise FormersError("images are not supported as observations yet: wrap the environment so that it shows a vector.")
-    spec = spec.replace(vocab=None, features=width(observation), head=_head(action))
+    pictures = images(observation)
+    into = Observations(images=pictures) if pictures else Features()
+    spec = spec.replace(vocab=None, features=width(observation), input=into, head=_head(action))
     why = obstacle(spec)
     if why is not None:
         raise FormersError(f"{member} cannot be an agent's memory, because {why}: use gtrxl, or rnn.")
@@ -202,7 +203,7 @@ def evaluate_agent(
 
 
 def open_agent(
-    run: str | Path, copies: int, env: str | None = None, checkpoint: Literal["last", "best"] = "last"
+    run: str | Path, copies: int, env: str | None = None, checkpoint: Literal["last", "best"] = "last", drawn: bool = False
 ) -> tuple[Model, Environments]:
     """The policy of a run, and copies of its environment."""
     folder = given_path("run", run, "the folder of a run")
@@ -210,7 +211,7 @@ def open_agent(
     name = str(facts["env"]) if env is None else env
     if env is None and _foreign(name):
         raise FormersError(f"{folder} was trained on {name}, whose package is only imported if you ask for it: give --env {name}.")
-    environments = make(name, copies)
+    environments = make(name, copies, drawn)
     model = load(folder, "cpu", checkpoint)
     head, wanted = model.spec.head, _head(environments.action)
     if model.spec.features != width(environments.observation) or not isinstance(head, PolicyValue) or head.choices != wanted.choices:

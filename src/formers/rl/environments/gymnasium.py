@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from formers.core import FormersError, nearest
+from formers.core import FormersError
 from formers.rl.environments.base import Arrays, Bools, Environments, Ints, Step
 from formers.rl.spaces import Box, Discrete, Floats, MultiDiscrete, Product, Space, flatten, from_gymnasium, width
 
@@ -30,12 +31,12 @@ FAILURES = 100
 class Gymnasium(Environments):
     """`copies` of a registered environment. options: `actions`, how many of the first ones are used; the others are gymnasium.make's."""
 
-    def __init__(self, name: str, identity: str, copies: int, options: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, identity: str, copies: int, options: Mapping[str, Any], drawn: bool = False) -> None:
         self.name, self.copies = name, copies
         rest = dict(options)
         self.first_actions = rest.pop("actions", None)
-        self.identity, self.options = identity, rest
-        self.envs: list[Any] = [_make(identity, rest) for _ in range(copies)]
+        self.identity, self.options, self.drawn = identity, rest, drawn
+        self.envs: list[Any] = [_make(identity, rest, drawn) for _ in range(copies)]
         shown = self.envs[0].observation_space
         self.cells = "image" in getattr(shown, "spaces", {}) and identity.startswith("MiniGrid")
         self.observation = _minigrid(shown) if self.cells else from_gymnasium(shown, f"the observation space of {name},")
@@ -116,8 +117,8 @@ class Gymnasium(Environments):
             )
 
     def picture(self) -> NDArray[np.uint8] | None:
-        drawn = self.envs[0].render()
-        return None if drawn is None else np.asarray(drawn, np.uint8)
+        picture = self.envs[0].render() if self.envs[0].render_mode == "rgb_array" else None
+        return None if picture is None else np.asarray(picture, np.uint8)
 
     def close(self) -> None:
         for env in self.envs:
@@ -142,7 +143,7 @@ class Gymnasium(Environments):
         log.warning("copy %d of %s raised %s at %s and is restarted: %s", i, self.name, type(error).__name__, when, error)
         if self.failures > FAILURES:
             raise FormersError(f"{self.name} raised more than {FAILURES} errors, the last of them {error!r}: fix the environment.")
-        self.envs[i] = _make(self.identity, self.options)
+        self.envs[i] = _make(self.identity, self.options, self.drawn)
 
 
 def _shape(space: Space) -> tuple[int, ...]:
@@ -156,8 +157,8 @@ def _minigrid(shown: Any) -> Space:
     return Product((("image", cells), ("direction", from_gymnasium(shown.spaces["direction"], "the direction,"))))
 
 
-def _make(identity: str, options: Mapping[str, Any]) -> Any:
-    """One environment of an id, as gymnasium.make gives it."""
+def _make(identity: str, options: Mapping[str, Any], drawn: bool = False) -> Any:
+    """One environment of an id, as gymnasium.make gives it; with `drawn` one that draws itself, where it can."""
     try:
         import gymnasium
     except ImportError:
@@ -174,11 +175,15 @@ def _make(identity: str, options: Mapping[str, Any]) -> Any:
         except ImportError:
             raise FormersError(f"the package {package!r} of {identity} is not installed: install it first.") from None
     try:
-        return gymnasium.make(identity, render_mode="rgb_array", disable_env_checker=True, **options)
+        more: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
+        return gymnasium.make(identity, disable_env_checker=True, **more, **options)
     except gymnasium.error.UnregisteredEnv:
-        known = [*gymnasium.registry, *EMBEDDED_WORDS]
-        raise FormersError(f"there is no environment {identity!r}: {nearest(identity.partition(':')[2] or identity, known)}") from None
+        close = get_close_matches(identity.rpartition(":")[2], [*gymnasium.registry, *EMBEDDED_WORDS], n=3, cutoff=0.6)
+        meant = f"did you mean {' or '.join(close)}? Else " if close else ""
+        raise FormersError(f"there is no environment {identity!r}: {meant}install its package and write package:Name-v0.") from None
     except (gymnasium.error.Error, TypeError, ValueError, ImportError) as error:
+        if drawn:  # some cannot
+            return _make(identity, options)
         why = str(error).splitlines()[0].rstrip(".")
         raise FormersError(f"{identity} cannot be made with {dict(options)} ({why}): change the options behind its name.") from None
 

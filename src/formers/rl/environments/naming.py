@@ -21,8 +21,8 @@ EMBEDDED: dict[str, tuple[Callable[..., Environments], tuple[str, ...]]] = {
 EXAMPLES = {"tmaze": "tmaze:20", "corridor": "corridor:20", "recall": "recall:4,3"}
 
 
-def make(name: str, copies: int) -> Environments:
-    """`copies` of the environment of a name."""
+def make(name: str, copies: int, drawn: bool = False) -> Environments:
+    """`copies` of the environment of a name; with `drawn` of one that draws itself, where it can."""
     if not isinstance(name, str) or not name:
         raise FormersError(f"env={name!r} is no name: give one such as tmaze:20 or MiniGrid-MemoryS7-v0.")
     word, _, rest = name.partition(":")
@@ -37,7 +37,7 @@ def make(name: str, copies: int) -> Environments:
     from formers.rl.environments.gymnasium import Gymnasium
 
     identity, options = parse(name)
-    return Gymnasium(name, identity, copies, options)
+    return Gymnasium(name, identity, copies, options, drawn)
 
 
 def parse(name: str) -> tuple[str, dict[str, Any]]:
