@@ -134,8 +134,8 @@ def markdown(results: Mapping[str, Any], command: str) -> str:
     lines = [
         "```console", f"$ {command}", "```", "",
         f"{results['env']}, {results['steps']:,} steps, seeds {', '.join(map(str, results['seeds']))}. Solved: the mean "
-        f"{results['measure']} of the newest {WINDOW} training episodes reaches {results['bar']:g}. Return: of {EPISODES} fresh episodes after "
-        f"the last step, most probable actions, mean and lowest over the seeds. Steps and CPU seconds are medians over the solved runs. "
+        f"{results['measure']} of the newest {WINDOW} training episodes reaches {results['bar']:g}. Return: of {EPISODES} fresh episodes "
+        f"after the last step, most probable actions, mean and lowest over the seeds. Steps and CPU seconds are medians over the solved runs. "
         f"{results['machine']}.",
         "", "| " + " | ".join(TITLES) + " |", "|---|" + "---:|" * (len(TITLES) - 1),
     ]  # fmt: skip
