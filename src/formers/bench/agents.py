@@ -135,8 +135,8 @@ def markdown(results: Mapping[str, Any], command: str) -> str:
         "```console", f"$ {command}", "```", "",
         f"{results['env']}, {results['steps']:,} steps, seeds {', '.join(map(str, results['seeds']))}. Solved: the mean "
         f"{results['measure']} of the newest {WINDOW} training episodes reaches {results['bar']:g}. Return: of {EPISODES} fresh episodes "
-        f"after the last step, most probable actions, mean and lowest over the seeds. Steps and CPU seconds are medians over the solved runs. "
-        f"{results['machine']}.",
+        "after the last step, most probable actions, mean and lowest over the seeds. Steps and CPU seconds are medians over the solved "
+        f"runs. {results['machine']}.",
         "", "| " + " | ".join(TITLES) + " |", "|---|" + "---:|" * (len(TITLES) - 1),
     ]  # fmt: skip
     for found in results["rows"]:
