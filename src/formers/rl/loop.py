@@ -34,6 +34,10 @@ from formers.training.loop import Diverged
 from formers.training.optim import optimizer
 from formers.training.precision import scaler
 
+NAMES = {
+    "policy": "policy_loss", "value": "value_loss", "clipped": "clip_fraction", "norm": "gradient_norm", "temperature": "vmpo_temperature",
+}  # fmt: skip
+"""What figures of an update are called in the metrics, as elsewhere."""
 AGENT = "agent.safetensors"
 """Where a checkpoint keeps the environments, episodes and multipliers."""
 
@@ -106,7 +110,8 @@ class AgentLoop:
         episodes = {"episodes": float(self.collector.ended), "new_episodes": float(self.collector.ended - before)}
         if self.collector.restarts:
             episodes["restarts"] = float(self.collector.restarts)
-        speed = {"rate": rate, "rollout_seconds": rolled - start, "update_seconds": spent - (rolled - start)}
+        told = {NAMES.get(name, name): value for name, value in told.items()}
+        speed = {"learning_rate": rate, "rollout_seconds": rolled - start, "update_seconds": spent - (rolled - start)}
         speed["cpu_seconds"] = time.process_time() - self.cpu  # of this process, since it began or went on
         return {**self.window(), **episodes, **told, **speed}
 
