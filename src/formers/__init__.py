@@ -32,6 +32,7 @@ _HOMES = {
     "attend": "formers.attention",
     "explain": "formers.attention",
     "generate": "formers.generation",
+    "sample_images": "formers.generation",
     "stream": "formers.generation",
     "train": "formers.training",
     "resume": "formers.training",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from formers.family import members as members
     from formers.family import spec as spec
     from formers.generation import generate as generate
+    from formers.generation import sample_images as sample_images
     from formers.generation import stream as stream
     from formers.model import Model as Model
     from formers.model import Output as Output

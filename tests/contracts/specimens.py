@@ -297,7 +297,7 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"levels": VOCAB, "height": 7, "width": 6, "channels": 3, "head": "mixture", "mixtures": 2, **PLAIN},
         {"levels": VOCAB, "height": 6, "width": 7, "head": "mixture", "mixtures": 2, "layout": "2d", "query_block": (2, 4), **PLAIN},
         {"levels": VOCAB, "height": 6, "width": 6, "condition": "small", "encoder_layers": 1, **PLAIN},
-        {"levels": VOCAB, "height": 6, "width": 6, "head": "mixture", "mixtures": 2, "channels": 2, "condition": "grey", **PLAIN},
+        {"levels": VOCAB, "height": 6, "width": 6, "head": "mixture", "mixtures": 2, "channels": 3, "condition": "grey", **PLAIN},
     ],
     "linformer": [
         {"vocab": VOCAB, "rank": 6, **TINY},

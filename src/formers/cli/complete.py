@@ -38,13 +38,14 @@ def complete_ablation() -> list[str]:
 
 
 def complete_pattern() -> list[str]:
-    """The patterns that have a name."""
-    return list(names.patterns())
+    """The patterns that have a name, and the members, whose patterns can be drawn, too."""
+    return list(dict.fromkeys([*names.patterns(), *names.members()]))
 
 
 def complete_pattern_set(ctx: typer.Context) -> list[str]:
-    """The options of the pattern in the line."""
-    return [f"{option}=" for option in names.patterns().get(_given(ctx), [])]
+    """The options of the pattern or member in the line."""
+    known = names.patterns().get(_given(ctx))
+    return complete_member_set(ctx) if known is None else [f"{option}=" for option in known]
 
 
 def complete_member_set(ctx: typer.Context) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -34,13 +35,23 @@ def generate(
     samples: Annotated[int, typer.Option(help="How many texts for each prompt.")] = 1,
     beams: Annotated[int | None, typer.Option(help="Search for the likeliest text with so many beams instead of drawing.")] = None,
     length_penalty: Annotated[float, typer.Option(help="Of a beam search: 0 favours short texts, more favours longer ones.")] = 0.6,
-    seed: Annotated[int | None, typer.Option(help="The same seed writes the same text.")] = None,
+    class_: Annotated[str | None, typer.Option("--class", help="Of images: the class to draw, by its name or number.")] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Of images: complete this one; a file, or SET:NUMBER such as digits:7.")
+    ] = None,
+    keep: Annotated[str | None, typer.Option(help="What of --image is kept: top, bottom, left, right, or a number of rows.")] = None,
+    source: Annotated[str | None, typer.Option(metavar="FILE", help="Of images: the small or grey image to draw from.")] = None,
+    nearest: Annotated[bool, typer.Option("--nearest", help="Of images: below each sample, the nearest training image.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Of images: write them to a .png, or to a .gif in which they grow.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed writes the same text, or draws the same images.")] = None,
     batch: Annotated[int, typer.Option(help="How many texts are written side by side.", min=1)] = 64,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights: last or best.")] = "last",
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps; auto takes what is there.")] = "cpu",
     json: Json = False,
 ) -> None:
-    """Write with the model of RUN: as it is written, or with --json a line of JSON for every text."""
+    """Write with the model of RUN: as it is written, or with --json a line of JSON for every text. A run of images draws images."""
     from formers.cli.interactive import converse, say
     from formers.core import FormersError
     from formers.generation import Options
@@ -59,6 +70,24 @@ def generate(
     )  # fmt: skip
     prompt = words or prompt or ""
     model = load(run, pick_device(device), checkpoint)
+    images = {"--class": class_, "--image": image, "--keep": keep, "--source": source, "--nearest": nearest or None, "--out": out}
+    if model.spec.image is not None:
+        from formers.cli.draw import draw
+
+        texts = {"--stop": stop, "--beams": beams, "--min-p": min_p, "--repetition-penalty": None if repetition_penalty == 1.0 else "given"}
+        wrong = next((name for name, value in {**dict.fromkeys(given, True), **texts}.items() if value), None)
+        if wrong is not None:
+            raise FormersError(
+                f"{wrong} is for text, and {run} draws images: leave it out; --class, --image and --source say what to draw."
+            )
+        draw(
+            model, run=run, samples=samples, label=class_, image=image, keep=keep, source=source, nearest=nearest, out=out,
+            temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, batch=batch, json=json,
+        )  # fmt: skip
+        return
+    wrong = next((name for name, value in images.items() if value is not None), None)
+    if wrong is not None:
+        raise FormersError(f"{wrong} is for images, and {run} writes text: leave it out.")
     if interactive:
         converse(model, options)
     elif prompts is None and not json:

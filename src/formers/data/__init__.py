@@ -4,13 +4,11 @@ from formers.data.babi import open_stories, story
 from formers.data.batches import Batch, Batches, Graded, Language, LastWord, Masked, StepGraded
 from formers.data.bpe import BPE
 from formers.data.collate import Labelled, Pairs, Stories
-from formers.data.image import Pictures, open_pictures
 from formers.data.images import ImageData, ImageOptions, ImageSet, has_images, open_images
 from formers.data.labelled import open_labelled
 from formers.data.lanes import Streams
 from formers.data.pairs import open_pairs
 from formers.data.reading import Reading
-from formers.data.rows import Rows
 from formers.data.stream import read_text, token_stream
 from formers.data.text import Text, open_text
 from formers.data.tokenize import Bytes, Characters, Tokenizer
@@ -32,9 +30,7 @@ __all__ = [
     "LastWord",
     "Masked",
     "Pairs",
-    "Pictures",
     "Reading",
-    "Rows",
     "StepGraded",
     "Stories",
     "Streams",
@@ -46,7 +42,6 @@ __all__ = [
     "open_images",
     "open_labelled",
     "open_pairs",
-    "open_pictures",
     "open_stories",
     "open_text",
     "read_text",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from typing_extensions import Self
 
 from formers.core import FormersError, Part
@@ -23,6 +24,15 @@ class Reading(Part):
     """The field of a JSON record that holds the text."""
     invalid: Literal["refuse", "replace", "skip"] = "refuse"
     """What becomes of bytes that are not UTF-8, where tokens are not bytes: an error, U+FFFD, or nothing."""
+
+    levels: Annotated[int, Field(ge=2, le=256)] | None = None
+    """Of images: how many levels a channel value has; those of the data unless given."""
+    grey: bool = False
+    """Of images: whether colour becomes grey."""
+    flips: bool = False
+    """Of images: whether training flips half of them, left to right."""
+    skip_bad: bool = False
+    """Of a folder of images: whether files that cannot be read are left out."""
 
     def resolved(self) -> Self:
         """The same reading, which finds its files from any folder."""

@@ -128,6 +128,8 @@ def image_transformer(
 def source_shape(condition: Literal["small", "grey"], height: int, width: int, channels: int, factor: int | None) -> tuple[int, int, int]:
     """Height, width and channels of the image that the encoder reads."""
     if condition == "grey":
+        if channels != 3:
+            raise FormersError(f"condition=grey colours the grey values of RGB images, and channels={channels}: give images of 3 channels.")
         return height, width, 1
     factor = factor or (4 if min(height, width) >= 16 else 2)
     if height % factor or width % factor:

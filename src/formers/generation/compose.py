@@ -30,6 +30,10 @@ def ends_of(model: Model, options: Options, texts: bool) -> Ends:
     """Where the texts of a model end; `texts` says that they are wanted as text, so that there must be a tokenizer."""
     if not hasattr(model, "spec"):
         raise FormersError(f"the model is a {type(model).__name__}: give what formers.load, formers.create or formers.build returns.")
+    if model.spec.image is not None:
+        raise FormersError(
+            f"{model.spec.name or 'this model'} draws images, not text: use formers.sample_images, or `formers generate --out`."
+        )
     if not model.spec.head.writes:
         head = type(model.spec.head).__name__
         raise FormersError(

@@ -79,7 +79,12 @@ class Line:
 
 
 def tokenizer_of(model: Model) -> Tokenizer:
-    """The tokenizer that came with a model, or bytes for a model that has their 256 ids."""
+    """The tokenizer that came with a model, or bytes for a model that has their 256 ids; a model of images has none."""
+    if model.spec.image is not None:
+        raise FormersError(
+            f"{model.spec.name or 'this model'} is a model of images, which reads and writes no text: use `formers generate RUN --out "
+            "grid.png`, `formers eval RUN`, or `formers show attention RUN --image FILE`."
+        )
     if model.tokenizer is not None:
         return model.tokenizer
     if model.spec.vocab == 256:

@@ -44,31 +44,40 @@ def attention_page(views: Sequence[View], model: str = "", layer: int = 0, head:
         "start": {"view": first, "layer": layer, "head": -1 if head is None else head},
         "views": [_packed(view, bits) for view in views],
     }
-    script, style = _part("attention.js"), _part("attention.css")
+    return assembled("attention.html", "attention.js", ("attention.css",), f"Attention of {model}" if model else "Attention", data)
+
+
+def assembled(frame: str, script: str, styles: Sequence[str], title: str, data: Any) -> str:
+    """A page of files of the folder `page` with data in it; the browser runs this script alone, and loads nothing."""
+    code, style = _part(script), "".join(map(_part, styles))
     parts = {
-        "title": html.escape(f"Attention of {model}" if model else "Attention"),
+        "title": html.escape(title),
         "version": html.escape(__version__),
-        "script": script,
-        "script_hash": _checksum(script),
+        "script": code,
+        "script_hash": _checksum(code),
         "style": style,
         "style_hash": _checksum(style),
         # ASCII, so that not even a line separator of Unicode is in it
         "data": json.dumps(data, separators=(",", ":")).translate(HIDDEN),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _part("attention.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _part(frame))
+
+
+def write_page(path: str | Path, content: str) -> Path:
+    """Writes a page, whole or not at all, and returns its path."""
+    path = Path(path)
+    try:
+        write(path, content.encode())
+    except OSError as error:
+        raise FormersError(f"cannot write {str(path)!r} ({error.strerror}): choose a folder that exists and is yours.") from None
+    return path
 
 
 def save_attention_page(
     views: Sequence[View], path: str | Path, model: str = "", layer: int = 0, head: int | None = None, first: int = 0
 ) -> Path:
     """Writes the page of some views, whole or not at all, and returns its path."""
-    path = Path(path)
-    content = attention_page(views, model, layer, head, first).encode()
-    try:
-        write(path, content)
-    except OSError as error:
-        raise FormersError(f"cannot write {str(path)!r} ({error.strerror}): choose a folder that exists and is yours.") from None
-    return path
+    return write_page(path, attention_page(views, model, layer, head, first))
 
 
 def quantised(weights: Tensor, bits: int) -> bytes:

@@ -71,7 +71,7 @@ def member_spec(name: str, vocab: int | None = None, preset: str | None = None, 
     given = {**known.presets.get(preset or "", {}), **chosen}
     if vocab is not None:
         chosen.setdefault("vocab", vocab)
-    elif "vocab" in known.options and "vocab" not in given and "features" not in given:
+    elif "vocab" in known.options and given.keys().isdisjoint(("vocab", "features", "levels")):
         chosen["vocab"] = VOCAB
     return spec_of(name, preset=preset, **chosen)
 

@@ -48,15 +48,15 @@ def pattern_classes() -> list[type[Pattern]]:
 
 def pattern_named(name: str, options: Mapping[str, Any] | None = None) -> Pattern:
     """The pattern of a name, whatever its case, hyphens and underscores, with options, e.g. ("local", {"window": 8})."""
-    known = {_key(n): cls for n, cls in _named().items()}
-    if _key(name) not in known:
+    known = {pattern_key(n): cls for n, cls in _named().items()}
+    if pattern_key(name) not in known:
         raise FormersError(f"there is no pattern {name!r}: {nearest(name, pattern_names())}")
-    return known[_key(name)](**dict(options or {}))
+    return known[pattern_key(name)](**dict(options or {}))
 
 
 def pattern_facts(pattern: Pattern, length: int = 32, heads: int = 1, layer: int = 0) -> dict[str, Any]:
     """What a drawing shows, ready for JSON: the pattern, its density, and for each head that differs a row of 0 and 1 a query."""
-    drawn = _drawn(pattern, length, heads, layer)
+    drawn = drawn_of(pattern, length, heads, layer)
     return {
         "pattern": pattern.model_dump(mode="json"),
         "length": length,
@@ -72,7 +72,7 @@ def pattern_facts(pattern: Pattern, length: int = 32, heads: int = 1, layer: int
 
 def draw_pattern(pattern: Pattern, length: int = 32, heads: int = 1, layer: int = 0, columns: int = 80, encoding: str = "utf-8") -> str:
     """The pattern as lines of at most `columns` characters, of ASCII alone if the encoding is not UTF-8; heads that differ one by one."""
-    drawn = _drawn(pattern, length, heads, layer)
+    drawn = drawn_of(pattern, length, heads, layer)
     lines, pairs = [], 1
     for mask, title in zip(drawn.mask, drawn.heads, strict=True):
         rows, pairs = grid(mask, columns, has_unicode(encoding))
@@ -85,28 +85,33 @@ def draw_pattern(pattern: Pattern, length: int = 32, heads: int = 1, layer: int 
 
 def save_pattern(pattern: Pattern, path: str | Path, length: int = 32, heads: int = 1, layer: int = 0) -> Path:
     """Writes the pattern as a picture, .png or .svg, a panel for each head that differs, and returns its path."""
-    drawn = _drawn(pattern, length, heads, layer)
+    drawn = drawn_of(pattern, length, heads, layer)
     across = min(4, len(drawn.mask))
     down = math.ceil(len(drawn.mask) / across)
     side = 4.2 if across == 1 else 3.0
     figure = new_figure(path, side * across, (side + 0.2) * down + 0.1)
-    from matplotlib.colors import ListedColormap
-
-    colours = ListedColormap([FAINT, INK])
     panels = list(figure.subplots(down, across, squeeze=False).flat)
     for axes, mask, title in zip(panels, drawn.mask, drawn.heads, strict=False):
-        axes.imshow(mask.numpy(), cmap=colours, vmin=0, vmax=1, interpolation="none", extent=(0, length, length, 0))
-        if length <= 64:
-            between = range(1, length)
-            axes.hlines(between, 0, length, color=LINE, linewidth=0.6)
-            axes.vlines(between, 0, length, color=LINE, linewidth=0.6)
-        _ticks(axes, length)
-        if title:
-            axes.set_title(title.strip(), fontsize=9, color=TEXT)
+        paint_mask(axes, mask, title)
     for axes in panels[len(drawn.mask) :]:
         axes.set_visible(False)
     write_caption(figure, drawn.caption)
     return save_figure(figure, path)
+
+
+def paint_mask(axes: Any, mask: Tensor, title: str = "") -> None:
+    """A mask (length, length) on axes, a row for each query."""
+    from matplotlib.colors import ListedColormap
+
+    length = len(mask)
+    axes.imshow(mask.numpy(), cmap=ListedColormap([FAINT, INK]), vmin=0, vmax=1, interpolation="none", extent=(0, length, length, 0))
+    if length <= 64:
+        between = range(1, length)
+        axes.hlines(between, 0, length, color=LINE, linewidth=0.6)
+        axes.vlines(between, 0, length, color=LINE, linewidth=0.6)
+    _ticks(axes, length)
+    if title:
+        axes.set_title(title.strip(), fontsize=9, color=TEXT)
 
 
 def _named() -> dict[str, type[Pattern]]:
@@ -117,7 +122,8 @@ def _hyphened(name: str) -> str:
     return "".join(f"-{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 
-def _key(name: str) -> str:
+def pattern_key(name: str) -> str:
+    """A name without case, hyphens and underscores."""
     return name.lower().replace("-", "").replace("_", "").strip()
 
 
@@ -133,7 +139,7 @@ def _classes(annotation: Any) -> Iterator[type]:
         yield from _classes(inner)
 
 
-def _drawn(pattern: Pattern, length: int, heads: int, layer: int) -> Drawn:
+def drawn_of(pattern: Pattern, length: int, heads: int, layer: int) -> Drawn:
     """The mask to draw, after refusing sizes that cannot be drawn, and its words."""
     if layer < 0:
         raise FormersError(f"layer={layer} is no layer: they are counted from 0.")

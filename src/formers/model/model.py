@@ -264,8 +264,19 @@ class StackModel(Model):
         left = leaving(stream, self.leave(stream, mask, state, steps, len(tokens)))
         return self.finish(hidden, targets, mask, stream, packed, left, progress)
 
-    def inspect(self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None, episodes: Tensor | None = None) -> Inspection:
-        """What the model computes over tokens, in evaluation mode: attention maps by the explicit path, norms of the stream, and more."""
+    def inspect(
+        self,
+        tokens: Tensor,
+        mask: Tensor | None = None,
+        state: State | None = None,
+        *,
+        label: Tensor | None = None,
+        episodes: Tensor | None = None,
+    ) -> Inspection:
+        """What the model computes over tokens, in evaluation mode: attention maps by the explicit path, norms of the stream, and more.
+
+        label: the class (batch,) of each row, where the spec has `labels`. episodes: the id of each token's episode, as in forward.
+        """
         batch, length = size_of(tokens)
         queries = self.spec.extra + length
         made = self.spec.attention.condensed(self.spec.sizes, queries)
@@ -273,4 +284,5 @@ class StackModel(Model):
         past = 0 if state is None else state.bound if limit is None else min(state.bound, limit)
         keys = made or queries + past
         weights = self.spec.comparing * self.spec.heads * batch * queries * keys
-        return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, watch=watch, episodes=episodes), weights)
+        seen = {"state": state, "mask": mask, "label": label, "episodes": episodes}
+        return inspect_pass(self, lambda watch: self(tokens, watch=watch, **seen), weights)

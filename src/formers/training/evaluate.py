@@ -14,6 +14,7 @@ from torch import Tensor
 from formers.core import IGNORED, FormersError, State
 from formers.core.content import fixed_weights
 from formers.data import Batch, Batches, Streams, Tokenizer
+from formers.data.images import ImageBatches
 from formers.data.spread import spread
 from formers.data.tasks import Exercised
 from formers.generation import answer, tokenizer_of
@@ -123,7 +124,7 @@ def judge(
     results = evaluate(
         model, batches, tokenizer, size, None, part, stride, first=first, sample=sample, stop=stop, share=share, progress=progress
     )
-    if not isinstance(model, Seq2Seq) or isinstance(batches, Exercised):  # of exercises `exact` says the same
+    if not isinstance(model, Seq2Seq) or isinstance(batches, Exercised | ImageBatches):  # of exercises `exact` says the same
         return results
     pairs = batches.parts[part or held_out(batches)]
     count = _least(len(pairs), matches, first, sample and sample * size) or 0

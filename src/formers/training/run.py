@@ -15,8 +15,9 @@ from safetensors.torch import save as to_bytes
 from formers.core import FormersError
 from formers.core.paths import given_path
 from formers.core.stream import ENCODER
-from formers.data import Reading, Rows
+from formers.data import Reading
 from formers.data.files import parallel, resolved
+from formers.data.images import ImageBatches
 from formers.data.tasks import Answers, DrawnPairs
 from formers.generation import generate, tokenizer_of
 from formers.model import Model, Seq2Seq, load
@@ -26,6 +27,7 @@ from formers.training.device import pick_device
 from formers.training.ending import advice, refuse_figure, refuse_last_steps, refuse_ruined
 from formers.training.evaluate import Stopped, evaluate, held_out, judge
 from formers.training.folder import BAD, RUN, read_facts
+from formers.training.images import image_baselines_of
 from formers.training.interrupts import Interrupts
 from formers.training.log import Log
 from formers.training.loop import BAD_STEPS, Diverged, Loop, Piece, Step
@@ -214,12 +216,13 @@ def _look(loop: Loop, log: Log) -> bool:
 def _write_sample(loop: Loop, log: Log) -> None:
     """Shows and records a little of what the model writes."""
     model, prompt, wanted = loop.model, "", ""
-    if not model.spec.head.writes or isinstance(loop.task.batches, Rows):  # the bytes of an image are no text
+    tokenizer = loop.task.tokenizer
+    if not model.spec.head.writes or tokenizer is None:
         return
     if isinstance(loop.task.batches, Answers | DrawnPairs):
         prompt, wanted = loop.task.batches.shown()
     elif isinstance(model, Seq2Seq):
-        prompt, wanted = (loop.task.tokenizer.decode(side) for side in loop.task.batches.parts["valid"][0])
+        prompt, wanted = (tokenizer.decode(side) for side in loop.task.batches.parts["valid"][0])
     room = max(1, model.spec.length - 1) if model.spec.position.absolute else loop.settings.sample_tokens  # no window slides here
     count = min(loop.settings.sample_tokens, room)
     try:
@@ -264,6 +267,8 @@ def evaluate_run(
     its_own = Protocol(**facts.get("protocol") or {})
     chosen = read_by(protocol.over(its_own), model, task.batches)
     results = judge(chosen.model, chosen.batches, task.tokenizer, size, part=part, stride=chosen.stride, first=limit, progress=progress)
+    if isinstance(task.batches, ImageBatches):
+        results |= image_baselines_of(task.batches, part or held_out(task.batches), limit)
     if _is_whole(facts, data):
         results["protocol"] = str(results["protocol"]).replace(" of valid", f" of {data}")
     return {**results, "data": task.source}
@@ -302,7 +307,7 @@ def open_run(
     if asked:
         chosen = protocol.over(Protocol(**facts.get("protocol") or {})).settled(spec)
         spec = spec.replace(length=chosen.segment)
-    task = task_of(spec, tokenizer_of(model), source, reading, model.labels)
+    task = task_of(spec, model.tokenizer if spec.image is not None else tokenizer_of(model), source, reading, model.labels)
     if its_own and task.fingerprint != facts["fingerprint"]:
         raise FormersError(f"the data of {folder} have changed since it was trained: restore them, or give --data with a copy of them.")
     if asked and is_text(spec, task.batches):

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from formers.attention import LSH
 from formers.core import IGNORED
-from formers.data import Batch, Batches, Bytes, LastWord, Rows, Stories, Tokenizer
+from formers.data import Batch, Batches, Bytes, LastWord, Stories, Tokenizer
+from formers.data.images import ImageBatches
 from formers.data.spread import spread
-from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
+from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, PixelHead
 from formers.memory import Recurrence
 from formers.model import Model, Seq2Seq, Spec
 from formers.model.model import Output
@@ -54,10 +55,12 @@ def perplexity(nats: float, count: float) -> float:
 def live(model: Model, loss: float) -> dict[str, float]:
     """What a bar shows beside the loss of a step: bits per byte where a token is a byte that comes next, else perplexity."""
     head = model.spec.head
-    if not isinstance(head, LanguageModel | AdaptiveSoftmax) or model.auxiliary is not None:
+    if not isinstance(head, LanguageModel | AdaptiveSoftmax | PixelHead) or model.auxiliary is not None:
         return {}
     if isinstance(head, LanguageModel) and head.label_smoothing:  # a smoothed loss is no likelihood
         return {}
+    if model.spec.image is not None:
+        return {"bits/dim": bits(loss, 1)}
     if head.writes and not isinstance(model, Seq2Seq) and isinstance(model.tokenizer, Bytes):
         return {"bits/byte": bits(loss, 1)}
     return {"perplexity": perplexity(loss, 1)}
@@ -187,13 +190,19 @@ class TextScore(Score):
         return f"windows of {width:,} tokens {how} ({', '.join(seen)}), {extent.of(part, sample)}"
 
 
-class RowScore(Score):
-    """Of a model that predicts images, byte for byte."""
+class ImageScore(Score):
+    """Of a model that predicts images: bits per channel value, and of binary images nats per image, too."""
 
     rows = "images"
 
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self.levels = levels
+
     def further(self) -> Figures:
-        return {"bits_per_dimension": bits(self.sums["nats"], self.sums["targets"])}
+        nats = self.sums["nats"]
+        whole: Figures = {"nats_per_image": nats / self.sums["rows"]} if self.levels == 2 else {}
+        return {"bits_per_dimension": bits(nats, self.sums["targets"]), **whole}
 
 
 class PairScore(Score):
@@ -319,12 +328,12 @@ class LastWordScore(Score):
 def score_of(model: Model, batches: Batches, tokenizer: Tokenizer | None, part: str = "valid", sample: int | None = None) -> Score:
     """The score that fits a model and a part of its data, or a sample of so many rows of it."""
     head = model.spec.head
+    if isinstance(batches, ImageBatches):
+        return ImageScore(batches.cells.levels)
     if isinstance(model, Seq2Seq):
         return PairScore()
     if isinstance(batches, LastWord):
         return LastWordScore(model)
-    if isinstance(batches, Rows):
-        return RowScore()
     if isinstance(head, MaskedLM):
         return MaskedScore(model, tokenizer)
     if isinstance(batches, Stories):

@@ -28,6 +28,7 @@ from formers.training.config import Settings, settings
 from formers.training.device import pick_device
 from formers.training.distributed import World, join, leave, world
 from formers.training.folder import FORMAT, RUN, YAML, beginning, begun, claimed, command, describe, holds_run, read_facts, versions
+from formers.training.images import IMAGE_OPTIONS
 from formers.training.interrupts import Interrupts, terminable
 from formers.training.log import Log
 from formers.training.loop import Loop
@@ -261,7 +262,6 @@ def _again(facts: dict[str, Any], found: Path) -> Task:
     """The task of a run that goes on: its tokenizer is the checkpoint's."""
     config = read_config(found)
     tokenizer = load_tokenizer(config, found)
-    assert tokenizer is not None
     task = task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading(**facts["reading"]), config["labels"])
     return judged_as(task, facts.get("protocol") or {})
 
@@ -283,7 +283,7 @@ def _continued(member: str, run: Path, data: str, preset: str | None, sizes: dic
             raise FormersError(f"{name}={sizes[name]!r} cannot be set with --from: the sizes are those of {run}; leave it out.")
     if reading.tokens is not None:
         raise FormersError(f"tokens={reading.tokens} cannot be set with --from: the tokenizer is that of {run}; leave it out.")
-    if base.tokenizer is None:
+    if base.tokenizer is None and base.spec.image is None:
         raise FormersError(f"{run} has no tokenizer, so nothing says how to read {data}: give a run that `formers train` wrote.")
     spec = Spec(**read_config(find(run))["spec"]).replace(**sizes)  # with what only training needs, which `load` leaves behind
     if isinstance(spec.head, MaskedLM) and is_labelled(data):  # what was learnt by guessing words learns to classify
@@ -296,6 +296,7 @@ def _sorted(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[
     """The options of the member, of the training and of the reading; a name that is none of them is refused."""
     sizes, never = find_member(member).options, find_member(member).never
     kinds: list[type[Part]] = [Settings, Reading]
+    sizes = [*sizes, *(name for name in IMAGE_OPTIONS if name not in sizes)]  # which a member refuses that is not trained on images
     rest, reading = ([f for f in kind.model_fields if f not in sizes] for kind in kinds)
     for name in options:
         if name in never:

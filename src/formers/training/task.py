@@ -12,18 +12,17 @@ from formers.core import FormersError
 from formers.core.paths import given_path
 from formers.data.babi import StoryData, has_stories, open_stories
 from formers.data.batches import Batches, Language, LastWord, Masked
-from formers.data.catalogue import IMAGES, default_tokens
+from formers.data.catalogue import default_tokens
 from formers.data.collate import Labelled, Pairs
 from formers.data.examples import Examples
 from formers.data.files import Lazy, Parts
-from formers.data.image import Pictures, has_pictures, open_pictures
+from formers.data.images import ImageBatches, ImageData, has_images
 from formers.data.labelled import is_labelled, open_labelled
 from formers.data.lanes import Streams
 from formers.data.numbers import NumberPairs
 from formers.data.pairs import Encoded, open_pairs
 from formers.data.passages import has_passages, open_passages
 from formers.data.reading import Reading
-from formers.data.rows import Rows
 from formers.data.stream import token_stream
 from formers.data.tasks import is_exercise
 from formers.data.text import Text, TextData, open_text
@@ -36,6 +35,7 @@ from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
 from formers.memory import NoMemory
 from formers.model import Spec, check
 from formers.training.exercise import drawn, exercise_spec
+from formers.training.images import open_for, prepare_images
 from formers.training.protocol import Protocol
 from formers.training.stories import prepare_stories, refuse_reader, story_batches
 
@@ -51,7 +51,8 @@ class Task(NamedTuple):
     """A spec with the vocabulary of its data, the batches to train and judge it on, and what they were made of."""
 
     spec: Spec
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
+    """None where there is no text."""
     batches: Batches
     about: str
     text: Text | None
@@ -76,13 +77,13 @@ def prepare(
         return _exercise(exercise_spec(member, data, preset, options), data, reading)
     if has_stories(data):
         return _task(*prepare_stories(member, data, preset, options, reading))
-    if has_pictures(data):
-        options = _fitted(member, str(data), preset, options)
+    if has_images(data):
+        return _of_images(*prepare_images(member, data, preset, options, reading))
     unknown = WORDS if options.get("cutoffs") else 256
     probe = member_spec(member, preset=preset, **{"vocab": unknown, **options})
     check(probe)  # this and the vocabulary before the data are read
     kind = reading.tokens or default_tokens(data, words="cutoffs" in find_member(member).options)
-    specials = ("begin",) if has_pictures(data) else _specials(probe)
+    specials = _specials(probe)
     vocab = probe.vocab if "vocab" in options else None
     if vocab is not None and kind not in ("characters", "words"):
         _refuse_small(vocab, 256 + len(specials))
@@ -91,7 +92,7 @@ def prepare(
         options["classes"] = None
     opened = _open(probe, data, reading)
     assert not isinstance(opened, StoryData)
-    tokenizer = Bytes(specials=specials) if isinstance(opened, Pictures) else find_tokenizer(kind, opened, specials, vocab)
+    tokenizer = find_tokenizer(kind, opened, specials, vocab)
     if vocab is not None and kind not in ("bpe", "words"):  # of a small text these may have fewer ids than were asked for
         _refuse_small(vocab, tokenizer.vocab)
     else:
@@ -105,8 +106,14 @@ def prepare(
     return _task(spec, tokenizer, opened)
 
 
-def task_of(spec: Spec, tokenizer: Tokenizer, data: str | Path, reading: Reading = Reading(), labels: Sequence[str] | None = None) -> Task:
+def task_of(
+    spec: Spec, tokenizer: Tokenizer | None, data: str | Path, reading: Reading = Reading(), labels: Sequence[str] | None = None
+) -> Task:
     """The task of a spec whose tokenizer and labels are known, as those of a saved run."""
+    if has_images(data):
+        return _of_images(spec, *open_for(spec, data, reading))
+    if tokenizer is None:
+        raise FormersError(f"{spec.name or 'this model'} has no tokenizer, so {data} cannot be read as text: give images.")
     if is_exercise(data):
         return _exercise(spec, data, reading, tokenizer)
     if has_passages(data):
@@ -119,24 +126,24 @@ def task_of(spec: Spec, tokenizer: Tokenizer, data: str | Path, reading: Reading
     return _task(spec, tokenizer, _open(spec, data, reading, labels))
 
 
+def _of_images(spec: Spec, data: ImageData, batches: ImageBatches) -> Task:
+    """The task of images."""
+    return Task(spec, None, batches, data.about, None, data.fingerprint, data.labels, data.source)
+
+
 def _exercise(spec: Spec, data: str | Path, reading: Reading, tokenizer: Tokenizer | None = None) -> Task:
     """The task of rows that are drawn."""
     made = drawn(spec, data, reading, tokenizer)
     return Task(spec, made.tokenizer, made.batches, made.about, None, made.fingerprint, made.labels, made.source)
 
 
-def _open(
-    spec: Spec, data: str | Path, reading: Reading, labels: Sequence[str] | None = None
-) -> TextData | Examples | Pictures | StoryData:
+def _open(spec: Spec, data: str | Path, reading: Reading, labels: Sequence[str] | None = None) -> TextData | Examples | StoryData:
     """The data of the kind that a spec learns from."""
     if has_stories(data):
         refuse_reader(str(data), spec.name, spec.fact is not None)
         return open_stories(data, reading, labels)
     if spec.fact is not None:
         raise FormersError(f"{data} has no facts, and with fact={spec.fact} {spec.name} reads nothing else: give stories, such as babi:1.")
-    if has_pictures(data) and spec.encoder is None and spec.head.writes:
-        _refuse_reading(str(data), reading)
-        return open_pictures(data)
     if spec.encoder is not None:
         return open_pairs(data, reading, spec.name)
     if isinstance(spec.head, Classify):
@@ -144,22 +151,6 @@ def _open(
     if is_labelled(data):
         log.warning("%s has labels or pairs, and %s reads it as plain text, for it does not classify or translate", data, spec.name)
     return open_text(data, reading)
-
-
-def _fitted(member: str, data: str, preset: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a member that reads images: their length and shape, where neither options nor preset say otherwise."""
-    height, width, channels = IMAGES[data].shape
-    known = find_member(member)
-    sizes = {"length": height * width * channels, "height": height, "width": width, "channels": channels}
-    said = {**known.presets.get(preset or "", {}), **options}
-    return {**options, **{name: size for name, size in sizes.items() if name in known.options and name not in said}}
-
-
-def _refuse_reading(data: str, reading: Reading) -> None:
-    if reading.tokens not in (None, "bytes"):
-        raise FormersError(f"tokens={reading.tokens} is for texts, and {data} is made of images, whose tokens are bytes: leave it out.")
-    if reading.valid is not None:
-        raise FormersError(f"valid={reading.valid} cannot be held against {data}, which has images of its own held out: leave it out.")
 
 
 def _refuse_small(vocab: int, ids: int) -> None:
@@ -178,7 +169,7 @@ def _specials(spec: Spec) -> tuple[str, ...]:
     raise FormersError(f"{spec.name} with the {type(spec.head).__name__} head cannot be trained from data: call the model yourself.")
 
 
-def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples | Pictures | StoryData) -> Task:
+def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples | StoryData) -> Task:
     """The task of a spec, its tokenizer and its data."""
     text = None
     batches: Batches
@@ -190,10 +181,6 @@ def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples | Pictures
         batches = _over_text(spec, tokenizer, streams)
         if isinstance(tokenizer, Bytes):
             text = Text(streams["train"], streams["valid"], data.about)
-    elif isinstance(data, Pictures):
-        if spec.length != data.cells:
-            raise FormersError(f"length={spec.length} does not fit {data.source}, whose images have {data.cells} bytes: give that length.")
-        batches = Rows(data.parts, data.cells, tokenizer)
     elif isinstance(data, StoryData):
         batches = story_batches(spec, tokenizer, data)
     elif data.labels is not None:

@@ -1,0 +1,265 @@
+"""A pattern on the grid of an image: which pixels one pixel sees (Parmar et al., 2018, figure 1), beside the matrix of all pairs.
+
+Every pixel has one of five marks: Q the query, # seen in the query's own block, + seen in the memory of the block, . generated before the
+query and not seen, and a space where it is generated later. Without blocks all that is seen is #. A pixel is seen if a cell of it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from formers.core import FormersError, Raster, nearest
+from formers.family import members
+from formers.inspect.members import member_spec
+from formers.inspect.patterns import PAIRS, draw_pattern, drawn_of, paint_mask, pattern_facts, pattern_key, pattern_named, pattern_names
+from formers.inspect.picture import LINE, TEXT, new_figure, save_figure, tidy, write_caption
+from formers.inspect.terminal import lines_of, margin, ruler, sayable
+from formers.patterns import Blocks, LocalGrid, OrderedGrid, Pattern
+
+QUERY, OWN, MEMORY, BEFORE, LATER = "Q", "#", "+", ".", " "
+COLOURS = {QUERY: "#000000", OWN: "#23508e", MEMORY: "#e69f00", BEFORE: "#cfd4da", LATER: "#f4f5f7"}
+"""Dark blue and orange are told apart without red and green, and by their brightness."""
+SHOWN = {QUERY: "Q", OWN: "█", MEMORY: "▒", BEFORE: "·", LATER: " "}
+FRAME = "#000000"
+
+
+@dataclass(frozen=True)
+class ImageGrid:
+    """The image that the positions of a pattern belong to."""
+
+    raster: Raster
+    """The generation order."""
+    row_major: bool = False
+    """Whether positions of the pattern are pixels row after row, whatever the generation order, as those of LocalGrid are."""
+
+    @property
+    def length(self) -> int:
+        return self.raster.pixels if self.row_major else self.raster.cells
+
+    def place(self) -> NDArray[np.int64]:
+        """When each pixel (height, width) is generated."""
+        place = np.empty(self.raster.pixels, dtype=np.int64)
+        place[self.raster.replace(channels=1).order().numpy()] = np.arange(self.raster.pixels)
+        return place.reshape(self.raster.height, self.raster.width)
+
+    def position(self, pixel: tuple[int, int]) -> int:
+        """The position of the first cell of a pixel (row, column)."""
+        if self.row_major:
+            return pixel[0] * self.raster.width + pixel[1]
+        return int(self.place()[pixel]) * self.raster.channels
+
+    def pixels(self, positions: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which pixels (height, width) have a cell among positions (length,)."""
+        shape = self.raster.height, self.raster.width
+        if self.row_major:
+            return positions.reshape(shape)
+        return positions.reshape(self.raster.pixels, self.raster.channels).any(axis=1)[self.place().reshape(-1)].reshape(shape)
+
+
+def pattern_or_member(name: str, options: Mapping[str, Any], size: tuple[int, int, int] | None = None) -> tuple[Pattern, ImageGrid | None]:
+    """The pattern of a name, or of the member of a name, and the image that its positions are of, if they are.
+
+    size: height, width and channels of an image whose cells are the positions, row after row.
+    """
+    known = {pattern_key(one) for one in pattern_names()}
+    if pattern_key(name) not in known and name in members():
+        spec = member_spec(name, options=options)
+        return spec.pattern, _sized(spec.pattern, size, spec.image)
+    if pattern_key(name) not in known:
+        raise FormersError(f"there is no pattern or member {name!r}: {nearest(name, [*pattern_names(), *members()])}")
+    pattern = pattern_named(name, options)
+    return pattern, _sized(pattern, size, None)
+
+
+def _sized(pattern: Pattern, size: tuple[int, int, int] | None, image: Raster | None) -> ImageGrid | None:
+    found = image_grid(pattern, image)
+    if size is None:
+        return found
+    if found is not None:
+        raise FormersError(f"--size {'x'.join(map(str, size))} is given, and the pattern has an image of its own: leave --size out.")
+    return ImageGrid(Raster(height=size[0], width=size[1], channels=size[2]))
+
+
+def image_grid(pattern: Pattern, image: Raster | None = None) -> ImageGrid | None:
+    """The image of a pattern: that of its spec where there is one, or its own."""
+    if isinstance(pattern, LocalGrid):
+        return ImageGrid(OrderedGrid(grid=pattern).raster, row_major=True)
+    if isinstance(pattern, OrderedGrid):
+        return ImageGrid(pattern.raster)
+    return None if image is None else ImageGrid(image)
+
+
+def default_pixel(pattern: Pattern, grid: ImageGrid) -> tuple[int, int]:
+    """The middle of the block at the centre of the image; without blocks a pixel a little below the centre."""
+    raster = grid.raster
+    if isinstance(pattern, LocalGrid | OrderedGrid):
+        h, w = raster.block or (raster.height, raster.width)
+        top, left = raster.height // 2 // h * h, raster.width // 2 // w * w
+        return top + (min(h, raster.height - top) - 1) // 2, left + min(w, raster.width - left) // 2
+    if isinstance(pattern, Blocks):
+        start = grid.length // 2 // pattern.query * pattern.query
+        row, column, _ = raster.cell(start + (min(pattern.query, grid.length - start)) // 2)
+        return row, column
+    return raster.height * 5 // 8, raster.width // 2
+
+
+def pixel_marks(pattern: Pattern, grid: ImageGrid, pixel: tuple[int, int] | None = None, head: int = 0, layer: int = 0) -> list[str]:
+    """The marks of all pixels, a string for each row, for the query at the first cell of a pixel."""
+    here, length = pattern.at(layer).of(grid.length), grid.length
+    pixel = _checked(pattern.at(layer), grid, pixel)
+    position, keys = grid.position(pixel), torch.arange(length)
+    seen = grid.pixels(np.broadcast_to(np.asarray(here.allows(torch.tensor(position), keys, head)), (length,)))
+    own = _own_block(pattern.at(layer), grid, pixel)
+    place = grid.place()
+    marks = np.full(seen.shape, LATER)
+    marks[place < place[pixel]] = BEFORE
+    marks[seen] = OWN
+    if own is not None:
+        marks[seen & ~own] = MEMORY
+    marks[pixel] = QUERY
+    return ["".join(row) for row in marks.tolist()]
+
+
+def draw_on_image(
+    pattern: Pattern,
+    grid: ImageGrid,
+    pixel: tuple[int, int] | None = None,
+    length: int | None = None,
+    heads: int = 1,
+    layer: int = 0,
+    columns: int = 80,
+    encoding: str = "utf-8",
+) -> str:
+    """The matrix of a pattern, and below it what one pixel sees on the grid of the image, in lines of at most `columns` characters."""
+    matrix = draw_pattern(pattern, _length(grid, length), heads, layer, columns, encoding)
+    height, width, lines = grid.raster.height, grid.raster.width, []
+    pixel = _checked(pattern.at(layer), grid, pixel)
+    wide = 2 if 2 * width + len(margin("", height)) <= columns else 1
+    if wide * width + len(margin("", height)) > columns:
+        words = f"The image is wider than {columns} columns: --out pattern.png draws what pixel {pixel[0]},{pixel[1]} sees."
+        return "\n".join([matrix, "", *lines_of(words, columns)])
+    for head in range(heads if pattern.at(layer).by_head else 1):
+        lines += [f" head {head}", ""] if pattern.at(layer).by_head and heads > 1 else []
+        lines += [" row ↓  column →", margin("", height) + ruler(width, wide)]
+        for row, marks in enumerate(pixel_marks(pattern, grid, pixel, head, layer)):
+            shown = "".join(SHOWN[mark] * wide if mark in (OWN, MEMORY) else SHOWN[mark].ljust(wide) for mark in marks)
+            lines.append((margin(str(row), height) + shown).rstrip())
+        lines.append("")
+    blocks = _own_block(pattern.at(layer), grid, pixel) is not None
+    words = f"Q is the query, pixel {pixel[0]},{pixel[1]}. █ is seen" + (" in its block, ▒ in the memory of the block" if blocks else "")
+    words += ", · is generated before and not seen, an empty place is generated later."
+    return "\n".join([matrix, "", *(sayable(line, encoding) for line in [*lines, *lines_of(words, columns)])])
+
+
+def save_on_image(
+    pattern: Pattern,
+    path: str | Path,
+    grid: ImageGrid,
+    pixel: tuple[int, int] | None = None,
+    length: int | None = None,
+    heads: int = 1,
+    layer: int = 0,
+) -> Path:
+    """Writes a picture, .png or .svg: for each head that differs the matrix, and beside it what one pixel sees on the image."""
+    length = _length(grid, length)
+    drawn, pixel = drawn_of(pattern, length, heads, layer), _checked(pattern.at(layer), grid, pixel)
+    figure = new_figure(path, 8.8, 4.9 * len(drawn.mask))
+    panels = figure.subplots(len(drawn.mask), 2, squeeze=False)
+    for head, (mask, title) in enumerate(zip(drawn.mask, drawn.heads, strict=True)):
+        matrix, image = panels[head]
+        paint_mask(matrix, mask, title)
+        position = grid.position(pixel)
+        if position < length:
+            matrix.axhspan(position, position + 1, fill=False, edgecolor=COLOURS[MEMORY], linewidth=1.4)
+        _paint_image(image, pattern.at(layer), grid, pixel, pixel_marks(pattern, grid, pixel, head, layer))
+        image.set_title(f"what pixel {pixel[0]},{pixel[1]} sees", fontsize=9, color=TEXT, pad=18)
+    write_caption(figure, f"{drawn.caption} The framed row of the matrix is the query on the right.")
+    return save_figure(figure, path)
+
+
+def on_image_facts(
+    pattern: Pattern, grid: ImageGrid, pixel: tuple[int, int] | None = None, length: int | None = None, heads: int = 1, layer: int = 0
+) -> dict[str, Any]:
+    """What the drawing shows, ready for JSON: the facts of the pattern, and the marks of all pixels, row by row, for each head."""
+    facts = pattern_facts(pattern, _length(grid, length), heads, layer)
+    pixel = _checked(pattern.at(layer), grid, pixel)
+    seen = [pixel_marks(pattern, grid, pixel, head, layer) for head in range(heads if facts["by_head"] else 1)]
+    return {**facts, "image": grid.raster.model_dump(mode="json"), "pixel": list(pixel), "position": grid.position(pixel), "seen": seen}
+
+
+def _length(grid: ImageGrid, length: int | None) -> int:
+    """How much of the matrix is drawn: all, if that is possible."""
+    return min(grid.length, int(PAIRS**0.5)) if length is None else length
+
+
+def _checked(pattern: Pattern, grid: ImageGrid, pixel: tuple[int, int] | None) -> tuple[int, int]:
+    row, column = default_pixel(pattern, grid) if pixel is None else pixel
+    if not (0 <= row < grid.raster.height and 0 <= column < grid.raster.width):
+        last = f"{grid.raster.height - 1},{grid.raster.width - 1}"
+        raise FormersError(f"pixel {row},{column} is outside the image: give ROW,COLUMN from 0,0 to {last}.")
+    return row, column
+
+
+def _own_block(pattern: Pattern, grid: ImageGrid, pixel: tuple[int, int]) -> NDArray[np.bool_] | None:
+    """The pixels (height, width) of the query's block, None where a pattern has no blocks."""
+    raster = grid.raster
+    if isinstance(pattern, LocalGrid | OrderedGrid):
+        h, w = raster.block or (raster.height, raster.width)
+        rows, columns = np.arange(raster.height) // h == pixel[0] // h, np.arange(raster.width) // w == pixel[1] // w
+        return rows[:, None] & columns
+    if isinstance(pattern, Blocks):
+        blocks = np.arange(grid.length) // pattern.query
+        return grid.pixels(blocks == blocks[grid.position(pixel)])
+    return None
+
+
+def _paint_image(axes: Any, pattern: Pattern, grid: ImageGrid, pixel: tuple[int, int], marks: list[str]) -> None:
+    """The marks as coloured pixels, the query's block framed, and a legend below."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    height, width = grid.raster.height, grid.raster.width
+    kinds = list(COLOURS)
+    numbers = np.array([[kinds.index(mark) for mark in row] for row in marks])
+    axes.imshow(
+        numbers,
+        cmap=ListedColormap(list(COLOURS.values())),
+        vmin=0,
+        vmax=len(kinds) - 1,
+        interpolation="none",
+        extent=(0, width, height, 0),
+    )
+    if max(height, width) <= 64:
+        axes.hlines(range(1, height), 0, width, color=LINE, linewidth=0.6)
+        axes.vlines(range(1, width), 0, height, color=LINE, linewidth=0.6)
+    own = _own_block(pattern, grid, pixel)
+    if own is not None:
+        _outline(axes, own)
+    every = [max(1, -(-side // 8)) for side in (width, height)]
+    for axis, side, step in ((axes.xaxis, width, every[0]), (axes.yaxis, height, every[1])):
+        axis.set_ticks([place + 0.5 for place in range(0, side, step)], [str(place) for place in range(0, side, step)])
+    axes.xaxis.tick_top()
+    tidy(axes)
+    names = {QUERY: "query", OWN: "seen" if own is None else "seen, own block (framed)", MEMORY: "seen, memory"}
+    names |= {BEFORE: "generated before, not seen", LATER: "generated later"}
+    there = {mark for row in marks for mark in row}
+    patches = [
+        Patch(facecolor=COLOURS[mark], edgecolor="#9aa3ad", linewidth=0.5, label=name) for mark, name in names.items() if mark in there
+    ]
+    axes.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2, fontsize=7.5, frameon=False, labelcolor=TEXT)
+
+
+def _outline(axes: Any, inside: NDArray[np.bool_]) -> None:
+    """A line around a set of pixels."""
+    padded = np.pad(inside, 1)
+    for row, column in zip(*np.nonzero(padded[1:, 1:-1] != padded[:-1, 1:-1]), strict=True):
+        axes.plot([column, column + 1], [row, row], color=FRAME, linewidth=1.8, clip_on=False, solid_capstyle="projecting")
+    for row, column in zip(*np.nonzero(padded[1:-1, 1:] != padded[1:-1, :-1]), strict=True):
+        axes.plot([column, column], [row, row + 1], color=FRAME, linewidth=1.8, clip_on=False, solid_capstyle="projecting")
