@@ -49,8 +49,9 @@ class AgentSettings(Part):
     """Whether advantages have mean 0 and deviation 1 over a rollout; of PPO."""
     advantage_floor: PositiveFloat = 0.1
     """Advantages are divided by no less than this, in units of reward: where a task is solved they are noise; of PPO."""
-    target_kl: PositiveFloat | None = None
-    """End the epochs of a rollout once the policy has moved so far; of PPO."""
+    target_kl: PositiveFloat | None = 0.03
+    """End the epochs of a rollout once the policy has moved so far; of PPO. Where gradients have long been small, Adam's first step after a
+    surprise is a large one: without this bound it led a solved policy away for good."""
     epsilon_eta: PositiveFloat = 0.02
     """V-MPO's bound on how far the best half of the steps may be weighed."""
     epsilon_alpha: PositiveFloat = 0.01

@@ -74,7 +74,7 @@ class Learner:
             for rows in order.tensor_split(pieces):
                 figures = self._step(segment, rows, gains[rows], returns[rows], head, not told)
                 told.append(figures)
-                if not math.isfinite(figures["loss"]) or (settings.target_kl is not None and figures["kl"] > settings.target_kl):
+                if not math.isfinite(figures["loss"]) or self._far(figures["kl"]):
                     break
             else:
                 continue
@@ -88,6 +88,11 @@ class Learner:
             "ratio_error": told[0]["ratio_error"],
             "explained_variance": left.item(),
         }
+
+    def _far(self, kl: float) -> bool:
+        """Whether the policy has moved so far that the epochs of a rollout end; of PPO."""
+        target = self.settings.target_kl
+        return self.settings.algorithm == "ppo" and target is not None and kl > target
 
     def real(self, values: Tensor) -> Tensor:
         """What the value head says, on the scale of rewards."""
@@ -116,7 +121,7 @@ class Learner:
         self.dual.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         norm = clip(self.model.parameters(), settings.optimiser)
-        if math.isfinite(norm) and bool(torch.isfinite(loss.detach())):
+        if math.isfinite(norm) and bool(torch.isfinite(loss.detach())) and not self._far(float(figures["kl"])):
             self.optimizer.step()
             if settings.algorithm == "vmpo":
                 self.dual.step()
