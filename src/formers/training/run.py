@@ -293,6 +293,8 @@ def open_run(
         given_path("data", data, DATA)
     model = load(folder, pick_device(device), checkpoint)
     facts = read_facts(folder) if data is None or (folder / RUN).exists() else {}
+    if "env" in facts:
+        raise FormersError(f"{folder} is the run of an agent: evaluate it with `formers eval {folder} --episodes 200`.")
     source = str(facts["data"]) if data is None else data
     reading, whole = Reading(**facts.get("reading", {})), _is_whole(facts, data)
     if whole and part is not None:
