@@ -36,7 +36,7 @@ _HOMES = {
     "stream": "formers.generation",
     "train": "formers.training",
     "resume": "formers.training",
-    **dict.fromkeys(("attention", "depth", "feedforward", "heads", "memory", "patterns", "position", "residual", "score"), ""),
+    **dict.fromkeys(("attention", "depth", "feedforward", "heads", "memory", "patterns", "position", "residual", "rl", "score"), ""),
 }
 
 if TYPE_CHECKING:

@@ -191,6 +191,11 @@ def norm(d: Drawing) -> Fields:
     return d.some(0.2, epsilon=0.01, final=d.chance(0.5))
 
 
+def gated(d: Drawing) -> Fields:
+    kind = d.one("gru", "gru", "output", "input", "highway", "sigtanh", "sum")
+    return {"gate": kind, **norm(d), **({} if kind in ("input", "sum") else d.some(0.3, bias=d.one(0.0, 0.5, 3.0)))}
+
+
 def hidden(d: Drawing) -> Fields:
     return {"hidden": d.number(1, 12), **d.some(0.6, activation=d.one(*ACTIVATIONS)), **d.some(0.3, dropout=0.2)}
 
@@ -227,6 +232,7 @@ PARTS: dict[str, dict[str, Callable[[Drawing], Fields]]] = {
         "Tokens": nothing,
         "Facts": lambda d: {"words": d.number(1, 3)},
         "Features": nothing,
+        "Observations": lambda d: d.some(0.5, images=[[1, 1, 1]]),
         "ChannelValues": lambda d: {"channels": raster(d)["channels"], **d.some(0.1, shifted=False)},
         "Pixels": lambda d: d.some(0.3, activation="none", shifted=d.chance(0.8)),
     },
@@ -285,6 +291,7 @@ PARTS: dict[str, dict[str, Callable[[Drawing], Fields]]] = {
         "Bare": nothing,
         "PostNorm": norm,
         "PreNorm": norm,
+        "Gated": gated,
         "Plain": lambda d: d.some(0.5, of="post"),
         "NormOnly": lambda d: {**norm(d), **d.some(0.5, of="pre")},
         "Reversible": lambda d: {**norm(d), "ends": d.one("mean", "mean", "concat", "sum")},
@@ -303,6 +310,7 @@ PARTS: dict[str, dict[str, Callable[[Drawing], Fields]]] = {
         "Auxiliary": auxiliary,
         "AdaptiveSoftmax": adaptive_softmax,
         "Classify": lambda d: {"classes": d.number(1, 4), **d.some(0.6, pool=d.one("first", "last"))},
+        "PolicyValue": lambda d: {"choices": [d.number(1, 4)], **d.some(0.3, gain=1.0, scale=0.5), **d.some(0.05, low=[0.0], high=[1.0])},
         "PixelCategorical": lambda d: d.some(0.3, bias=False),
         "PixelMixture": lambda d: {"mixtures": d.number(1, 3), "channels": d.channels, "levels": d.number(2, 9), **d.some(0.3, bias=True)},
         "Tag": lambda d: {"classes": d.number(1, 4), **d.some(0.3, places=d.number(1, 2))},

@@ -15,7 +15,7 @@ from contracts.random_parts import PARTS, Drawing, Fields
 WRAPPED = 0.12
 """How often a part is wrapped in one that takes several, alone."""
 ONCE = ("NoPosition", "Learned", "Sinusoidal", "Axial", "Grid")
-RESIDUAL = ("PostNorm", "PreNorm", "PreNorm", "Reversible", "Reversible", "Reversible", "Plain", "NormOnly", "Bare")
+RESIDUAL = ("PostNorm", "PreNorm", "PreNorm", "Reversible", "Reversible", "Reversible", "Plain", "NormOnly", "Bare", "Gated")
 WRITERS = ("LanguageModel", "LanguageModel", "AdaptiveSoftmax", "Auxiliary", "Tag", "NoHead")
 PAIRED = ("LanguageModel", "LanguageModel", "AdaptiveSoftmax", "Auxiliary", "NoHead")
 SCORES = ("NoScore", "NoScore", "NoScore", "Relative", "FixedSpan", "Span", "DynamicSpan")
@@ -29,9 +29,9 @@ PURPOSES: dict[str, dict[str, tuple[str, ...]]] = {
         "attention": ("DotProduct",),
         "memory": ("Recurrence",),
         "score": SCORES,
-        "head": WRITERS,
+        "head": (*WRITERS, "PolicyValue", "PolicyValue"),
     },
-    "recurrent": {"attention": RECURRENT, "memory": ("NoMemory", "Carry"), "score": ("NoScore",), "head": WRITERS},
+    "recurrent": {"attention": RECURRENT, "memory": ("NoMemory", "Carry"), "score": ("NoScore",), "head": (*WRITERS, "PolicyValue")},
     "whole": {
         "attention": ("DotProduct", "DotProduct", "LowRank", "LSH", "SharedQK", "Recurrent", "Window", "ByLayer"),
         "memory": ("NoMemory",),
@@ -126,10 +126,12 @@ def inputs(d: Drawing, fields: Fields, purpose: str, encoder: bool) -> Fields:
     head = fields["head"]["kind"]
     if encoder:
         return {"head": {"kind": "NoHead"}, **d.some(0.3, vocab=d.vocab), **d.some(0.15, extra=d.number(1, 2))}
-    free = head in ("Classify", "Tag", "NoHead")
+    free = head in ("Classify", "Tag", "NoHead", "PolicyValue")
     found: Fields = {"features": d.number(1, 4)} if free and d.chance(0.3) else {"vocab": d.vocab}
     if d.chance(0.2):
-        found["input"] = d.part("input", ("Features",) if "features" in found else ("Facts", "Tokens") if free else ("Tokens",))
+        found["input"] = d.part(
+            "input", ("Features", "Observations") if "features" in found else ("Facts", "Tokens") if free else ("Tokens",)
+        )
     if not d.causal and d.chance(0.2):
         found["extra"] = d.number(1, 3)
     if purpose == "pair" or (purpose == "any" and d.chance(0.2)):

@@ -15,8 +15,19 @@ from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Ponder
 from formers.core import Part, Raster, Slot
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward, SeparableConv
-from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, PixelCategorical, PixelMixture, Tag
-from formers.inputs import ChannelValues, Facts, Features, Pixels, Tokens
+from formers.heads import (
+    AdaptiveSoftmax,
+    Auxiliary,
+    Classify,
+    LanguageModel,
+    MaskedLM,
+    NoHead,
+    PixelCategorical,
+    PixelMixture,
+    PolicyValue,
+    Tag,
+)
+from formers.inputs import ChannelValues, Facts, Features, Observations, Pixels, Tokens
 from formers.memory import Carry, NoMemory, Recurrence
 from formers.patterns import (
     Alternate,
@@ -36,7 +47,7 @@ from formers.patterns import (
     Summary,
 )
 from formers.position import Axial, Coordinate, Grid, ImagePosition, Learned, NoPosition, PerLayer, Sinusoidal
-from formers.residual import Bare, NormOnly, Plain, PostNorm, PreNorm, Reversible
+from formers.residual import Bare, Gated, NormOnly, Plain, PostNorm, PreNorm, Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
 BLOCK = 8
@@ -100,6 +111,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
         "Tokens": [Tokens()],
         "Facts": [Facts(words=3)],
         "Features": [Features()],
+        "Observations": [Observations(), Observations(images=((1, 3, 1),)), Observations(images=((2, 1, 1), (1, 1, 2)))],
         "ChannelValues": [ChannelValues(), ChannelValues(channels=3), ChannelValues(channels=2, shifted=False)],
         "Pixels": [Pixels(), Pixels(shifted=False, activation="none")],
     },
@@ -157,6 +169,10 @@ PARTS: dict[str, dict[str, list[Part]]] = {
     "memory": {"Carry": [Carry()], "NoMemory": [NoMemory()], "Recurrence": [Recurrence(length=200)]},
     "residual": {
         "Bare": [Bare()],
+        "Gated": [
+            *(Gated(kind=kind) for kind in ("gru", "output", "input", "highway", "sigtanh", "sum")),
+            Gated(kind="gru", bias=0.5, epsilon=1e-3, final=True),
+        ],
         "NormOnly": [NormOnly(), NormOnly(of="pre"), NormOnly(epsilon=1e-3, final=True)],
         "Plain": [Plain(), Plain(of="post")],
         "PostNorm": [PostNorm(), PostNorm(epsilon=1e-12, final=True)],
@@ -194,6 +210,7 @@ PARTS: dict[str, dict[str, list[Part]]] = {
             AdaptiveSoftmax(cutoffs=(4, 7), division=2, tied=False, tied_projections="none"),
         ],
         "Classify": [Classify(classes=3), Classify(classes=2, pool="first"), Classify(classes=2, pool="last")],
+        "PolicyValue": [PolicyValue(choices=(3,)), PolicyValue(choices=(2, 4), gain=1.0), PolicyValue(low=(-1.0, 0.0), high=(1.0, 5.0))],
         "Tag": [Tag(classes=3), Tag(classes=3, places=2)],
         "PixelCategorical": [PixelCategorical(), PixelCategorical(bias=False)],
         "PixelMixture": [PixelMixture(mixtures=2), PixelMixture(mixtures=3, channels=1, levels=17, bias=True)],
@@ -238,6 +255,13 @@ MEMBERS: dict[str, list[dict[str, Any]]] = {
         {"vocab": VOCAB, "memory": 5, "same_length": True, "untied": True, "clamp": 3, "norm": "post", "head_dim": 3, **TINY},
         {"vocab": VOCAB, "memory": 200, "norm": "reversible", **TINY},
         {"vocab": VOCAB, "memory": 200, "cutoffs": (4, 7), "division": 2, **TINY},
+    ],
+    "gtrxl": [
+        {"vocab": VOCAB, "memory": 5, **TINY},
+        {"vocab": VOCAB, "memory": 200, "same_length": False, "gate": "output", "gate_bias": 0.5, "head_dim": 3, **TINY},
+        {"vocab": VOCAB, "memory": 3, "gate": "sum", "tied": False, **TINY},
+        {"vocab": VOCAB, "memory": 7, "norm": "post", **TINY},
+        {"vocab": VOCAB, "memory": 7, "gate": "highway", "untied": False, **TINY},
     ],
     "adaptive-span": [
         {"vocab": VOCAB, "span": 9, "ramp": 3, "span_penalty": 0.1, "init": 0.3, **TINY},
@@ -433,6 +457,8 @@ class Subject:
         classes = (
             head.classes if isinstance(head, Classify | Tag) else head.levels if isinstance(head, PixelMixture) else self.model.spec.vocab
         )
+        if isinstance(head, PolicyValue):
+            classes = min(head.choices)
         return torch.randint(classes, head.asked(self.batch, length))
 
     def rows(self, index: list[int]) -> Subject:

@@ -15,7 +15,7 @@ from formers.attention import LSH, Attention, LowRank, Recurrent
 from formers.core import Part, Range, Stream
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense
-from formers.heads import Head, LanguageModel, NoHead, PixelHead, PixelMixture, Tag
+from formers.heads import Head, LanguageModel, NoHead, PixelHead, PixelMixture, PolicyValue, Tag
 from formers.inputs import Input, Tokens
 from formers.memory import Carry, Recurrence
 from formers.patterns import Full
@@ -78,8 +78,11 @@ def test_every_parameter_learns(slot: str, part: Part) -> None:
     read = subject(with_part(slot, part))
     read.model.train()  # some learn in training alone
     x, mask = read.input(6), torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [False] * 3 + [True] * 3])
-    out = read(x, mask=mask, targets=None if isinstance(part, NoHead) else read.targets(6))
-    (out.hidden.square().mean() if out.loss is None else out.loss).backward()
+    out = read(x, mask=mask, targets=None if isinstance(part, NoHead | PolicyValue) else read.targets(6))
+    if isinstance(part, PolicyValue):  # whose loss is computed outside
+        (out.logits.square().mean() + out.value.square().mean()).backward()
+    else:
+        (out.hidden.square().mean() if out.loss is None else out.loss).backward()
     for name, parameter in read.model.named_parameters():
         assert parameter.grad is not None, f"{name} is not used"
         assert parameter.grad.isfinite().all(), name

@@ -12,7 +12,7 @@ from formers.core import Raster, Sizes
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Dense, SeparableConv
 from formers.heads import AdaptiveSoftmax, Auxiliary, Classify, LanguageModel, MaskedLM, NoHead, Tag
-from formers.inputs import ChannelValues, Facts, Features, Pixels
+from formers.inputs import ChannelValues, Facts, Features, Observations, Pixels
 from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, LocalGrid, OrderedGrid, PerHead, Strided
@@ -55,6 +55,7 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(WRITER, memory=Recurrence(length=8)), "pairs"),
     (but(PLAIN, features=4), "features=4"),
     (but(PLAIN, vocab=None, head=Classify(classes=2)), "give vocab"),
+    (but(PLAIN, vocab=None, features=4, input=Observations(images=((2, 3, 1),)), head=Tag(classes=2)), "features=4"),
     (but(PLAIN, vocab=None, features=4, input=Features()), "features=4"),
     (but(PLAIN, head=AdaptiveSoftmax(cutoffs=(4, 10))), "cutoffs=[4, 10]"),
     (but(PLAIN, head=AdaptiveSoftmax(cutoffs=(4, 6), division=8)), "division=8"),

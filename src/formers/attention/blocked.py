@@ -35,6 +35,8 @@ LARGE_TILE = 1 << 24
 
 def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why attention cannot be cut into pieces here, or None where it can."""
+    if request.first is not None:
+        return "rows hold several episodes, of which a query sees its own"
     if not (request.square and isinstance(request.queries, Range) and request.queries.start == 0):
         return "queries and keys are not the same tokens from the first on"
     if request.bias is not None:

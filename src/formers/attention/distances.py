@@ -33,6 +33,8 @@ FEWEST = 16
 
 def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why attention cannot be tiled by distance here, or None where it can."""
+    if request.first is not None:
+        return "rows hold several episodes, of which a query sees its own"
     if not isinstance(request.bias, ByDistance):
         return "no term by distance is added to the scores"
     if not (isinstance(request.queries, Range) and isinstance(request.keys, Range)):

@@ -43,6 +43,8 @@ def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     device = q.device.type
     if device not in ("cpu", "cuda"):
         return f"FlexAttention is not used on {device}"
+    if request.first is not None:
+        return "rows hold several episodes, of which a query sees its own"
     if request.bias is not None:
         return "a term is added to the scores"
     if request.dropout:

@@ -19,6 +19,8 @@ from formers.score import ByDistance
 
 def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why keys cannot be gathered here, or None where they can."""
+    if request.first is not None:
+        return "rows hold several episodes, of which a query sees its own"
     if not isinstance(request.queries, Range) or request.queries.length != 1:
         return "there is more than one query, or each row's stands elsewhere"
     if isinstance(request.keys, Index):

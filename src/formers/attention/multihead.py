@@ -182,10 +182,17 @@ class _Heads(nn.Module):
         watch.note(f"{self.name} executors", step, lambda: survey(q, k, v, request))
 
     def request(
-        self, pattern: Pattern, queries: Positions, keys: Positions, valid: Tensor | None, bias: Tensor | ByDistance | None
+        self,
+        pattern: Pattern,
+        queries: Positions,
+        keys: Positions,
+        valid: Tensor | None,
+        bias: Tensor | ByDistance | None,
+        first: Tensor | None = None,
     ) -> Request:
         """What is asked of an executor, with the scale and the dropout of these heads."""
-        return Request(pattern, queries, keys, self.sizes.heads, self.scale, valid, bias, self.dropout if self.training else 0.0)
+        rate = self.dropout if self.training else 0.0
+        return Request(pattern, queries, keys, self.sizes.heads, self.scale, valid, bias, rate, first)
 
 
 class SelfAttention(_Heads):
@@ -219,7 +226,8 @@ class SelfAttention(_Heads):
         bias = None
         if self.score is not None:
             q, bias = self.score(x, q, seen.positions, stream, self.scale, step)
-        y = self.mix(q, seen, self.request(pattern, stream.positions, seen.positions, valid, bias), stream, step)
+        first = None if stream.episodes is None else stream.episodes.first
+        y = self.mix(q, seen, self.request(pattern, stream.positions, seen.positions, valid, bias, first), stream, step)
         if not stream.keep:
             return y, None
         return y, leave_behind(cache, pattern, stream, furthest)

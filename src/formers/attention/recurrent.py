@@ -86,7 +86,10 @@ class RecurrentLayer(nn.Module):
         wanted = stream.keep or stream.final is not None
         # Padding stands behind the real tokens: what reads forward never sees it, and only the state behind a row needs the row's end.
         valid = stream.valid if wanted or self.directions == 2 else None
-        y, states = run(self.recurrence, x, before, valid)
+        if stream.episodes is None:
+            y, states = run(self.recurrence, x, before, valid)
+        else:
+            y, states = by_episode(self.recurrence, x, before, stream.episodes.begins)
         if stream.watch is not None:
             about = "torch's kernel over the whole row" if valid is None else "torch's kernel over packed rows"
             stream.watch.note("attention executors", step, lambda: (Verdict(self.cell, True, about, None),))
@@ -105,6 +108,29 @@ def recalled(past: Carried, cell: Cell, dim: int) -> States:
 def run(weights: Weights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
     """What a cell makes of rows x (batch, length, dim) from states, and the states behind their real tokens."""
     return widely(weights, x, states, lambda x, states: _rows(weights, x, states, valid))
+
+
+def by_episode(weights: Weights, x: Tensor, states: States, begins: Tensor) -> tuple[Tensor, States]:
+    """What a cell makes of rows x (batch, length, dim) in which episodes begin where begins (batch, length) says, each from a state of 0.
+
+    Every episode of every row becomes a row of its own: the first goes on from the row's state, and the last leaves its state behind.
+    """
+    batch, length = begins.shape
+    if length == 1:
+        return run(weights, x, tuple(s.masked_fill(begins, 0) for s in states), None)
+    heads = begins.clone()
+    heads[:, 0] = True
+    row, start = heads.nonzero(as_tuple=True)
+    stop = torch.cat([torch.where(row[1:] == row[:-1], start[1:], length), start.new_full((1,), length)])
+    places = torch.arange(int((stop - start).max()), device=x.device)
+    valid = places < (stop - start)[:, None]
+    index = (row * length + start)[:, None] + places
+    pieces = x.flatten(0, 1)[index.clamp(max=batch * length - 1)].masked_fill(~valid[..., None], 0.0)
+    goes_on = (start == 0) & ~begins[row, start]
+    y, left = run(weights, pieces, tuple(s[row].masked_fill(~goes_on[:, None], 0) for s in states), valid)
+    whole = y.new_zeros(batch * length, y.shape[2]).index_copy(0, index[valid], y[valid])
+    ends = stop == length
+    return whole.view(batch, length, -1), tuple(s[ends] for s in left)
 
 
 def widely(weights: Weights, x: Tensor, states: States, way: Callable[[Tensor, States], tuple[Tensor, States]]) -> tuple[Tensor, States]:

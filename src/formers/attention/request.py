@@ -29,6 +29,8 @@ class Request(NamedTuple):
     bias: Tensor | ByDistance | None = None
     """Added to the scores; broadcasts to (batch, heads, queries, keys)."""
     dropout: float = 0.0
+    first: Tensor | None = None
+    """(batch, queries): the first position that each query may see, where rows hold several episodes."""
 
     @property
     def square(self) -> bool:
@@ -38,7 +40,7 @@ class Request(NamedTuple):
     @property
     def open(self) -> bool:
         """Whether every query sees every key, known from types and integers alone."""
-        return self.valid is None and self.covered
+        return self.valid is None and self.first is None and self.covered
 
     @property
     def covered(self) -> bool:
@@ -72,13 +74,17 @@ class Request(NamedTuple):
         return (
             f"with a mask of {self.queries.length:,} x {self.keys.length:,} bytes"
             + (f" for each of {tables} heads" if tables > 1 else "")
-            + (", other ones for every row" if self.uneven else "")
+            + (", other ones for every row" if self.uneven or self.first is not None else "")
         )
 
     def mask(self, device: torch.device) -> Tensor | None:
         """True where a query may see a key, broadcasting to (batch, heads, queries, keys); None where all may."""
         if self.open:
             return None
+        if self.first is not None:
+            own = self.keys.tensor(device)[..., None, None, :] >= self.first[:, None, :, None]
+            others = self._replace(first=None).mask(device)
+            return own if others is None else own & others
         ends = None if not self.pattern.by_length else self.keys.stop if self.valid is None else self.ends()[:, None, None, None]
         if self.valid is not None and ends is None and self.covered:
             return self.valid[:, None, None, :]

@@ -37,4 +37,5 @@ def masks(request: Request) -> str:
 def is_plainly_causal(request: Request) -> bool:
     """Whether the kernel's own causal mask is the request's."""
     # is_causal aligns queries and keys at their first element: right only where both are the same tokens.
-    return isinstance(request.pattern, Causal) and request.square and request.valid is None and request.bias is None
+    alone = request.valid is None and request.bias is None and request.first is None
+    return isinstance(request.pattern, Causal) and request.square and alone

@@ -2,7 +2,7 @@
 
 Each run is a process of its own, one after the other, so that its peak memory is its own and none slows another down. A run of the same
 command that is there and finished is not trained again; one of another command stays, unless told otherwise. All read bytes, because
-other tokens would give members vocabularies of their own; tasks and stories have their own tokens, which are the same for all.
+other tokens would give members vocabularies of their own; tasks, stories and images have their own, which are the same for all.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 
 from formers.core import FormersError
 from formers.data.babi import has_stories
+from formers.data.images import has_images
 from formers.data.progress import silent
 from formers.data.reading import Reading
 from formers.data.tasks import is_exercise
@@ -30,6 +31,7 @@ from formers.family.members import member as find_member
 from formers.family.variants import Variant
 from formers.model import build
 from formers.training import prepare
+from formers.training.images import IMAGE_OPTIONS
 from formers.training.start import arranged
 
 MULTIPLE = 8
@@ -71,7 +73,7 @@ def _knob(member: str) -> str:
 def _count(member: str, options: dict[str, Any], data: str) -> int:
     """The parameters that a member of these options needs to read and write."""
     known = find_member(member).options
-    sizes = {name: value for name, value in options.items() if name in known}
+    sizes = {name: value for name, value in options.items() if name in known or name in IMAGE_OPTIONS}
     spec = prepare(member, data, None, sizes, Reading()).spec if _own_tokens(data) else member_spec(member, **{"vocab": BYTES, **sizes})
     with torch.device("meta"):
         return build(spec).parameter_count(training=False)
@@ -79,7 +81,7 @@ def _count(member: str, options: dict[str, Any], data: str) -> int:
 
 def _own_tokens(data: str) -> bool:
     """Whether data have tokens of their own, whoever reads them."""
-    return is_exercise(data) or has_stories(data)
+    return is_exercise(data) or has_stories(data) or has_images(data)
 
 
 def compare(
@@ -94,12 +96,13 @@ def compare(
     seed: int = 0,
     overwrite: bool = False,
     say: Callable[[str], None] = print,
+    split: str | None = None,
 ) -> dict[str, Any]:
     """Trains and judges every variant in its turn; a row of figures for each, and what they have in common.
 
     out: the folder of their runs. common: options of all.
     parameters: as many for all; the first variant's unless given. limit: how many tokens of the held-out data are judged.
-    seed: of all of them. overwrite: whether runs of other commands make room.
+    seed: of all of them. overwrite: whether runs of other commands make room. split: the part that is evaluated, held out unless given.
     """
     if len({v.folder for v in variants}) < len(variants):
         raise FormersError("two variants are the same: name each once.")
@@ -128,9 +131,10 @@ def compare(
         if not _finished(run, words):
             say(f"{each.name}: {count:,} parameters")
             _formers(*words, *(["--overwrite"] if run.exists() else []))
-        figures = _formers("eval", str(run), *([] if limit is None else ["--limit", str(limit)]))
+        part = [] if split is None else ["--split", split]
+        figures = _formers("eval", str(run), *([] if limit is None else ["--limit", str(limit)]), *part)
         trained = json.loads((run / "run.json").read_text())["results"]
-        names = ("tokens_per_second", "steps", "peak_memory_bytes")
+        names = ("tokens_per_second", "images_per_second", "steps", "peak_memory_bytes")
         rows.append(
             {"variant": each.name, "run": str(run), "parameters": count, **{name: trained.get(name) for name in names}, **_judged(figures)}
         )
@@ -183,7 +187,18 @@ def _command(facts: dict[str, Any]) -> list[str]:
 
 def _judged(figures: dict[str, Any]) -> dict[str, Any]:
     """The figures of a judgement that are compared."""
-    names = ("bits_per_byte", "perplexity", "word_perplexity", "accuracy", "exact", "loss", "targets", "protocol")
+    names = (
+        "bits_per_byte",
+        "bits_per_dimension",
+        "nats_per_image",
+        "perplexity",
+        "word_perplexity",
+        "accuracy",
+        "exact",
+        "loss",
+        "targets",
+        "protocol",
+    )
     return {name: figures[name] for name in names if name in figures}
 
 
@@ -199,14 +214,29 @@ def _formers(*words: str) -> dict[str, Any]:
     return figures
 
 
-FIGURES = {"bits per byte": "bits_per_byte", "loss": "loss", "accuracy": "accuracy", "exact": "exact"}
+FIGURES = {
+    "bits per byte": "bits_per_byte", "bits per dimension": "bits_per_dimension", "nats per image": "nats_per_image", "loss": "loss",
+    "accuracy": "accuracy", "exact": "exact",
+}  # fmt: skip
 """What is compared, by its title."""
 
 
 def titles(rows: Sequence[dict[str, Any]]) -> list[str]:
     """The figures that a table of rows shows: bits per byte where all have them, else the loss, and what is exact."""
     found = [title for title, name in FIGURES.items() if all(name in row for row in rows)]
-    return [title for title in found if title != "loss" or "bits per byte" not in found]
+    return [title for title in found if title != "loss" or not {"bits per byte", "bits per dimension"} & {*found}]
+
+
+def speed(rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
+    """How fast members train: the title and the name of the figure; images of a position a pixel have fewer tokens than others."""
+    images = all(row.get("images_per_second") for row in rows)
+    return ("images/s", "images_per_second") if images else ("tokens/s", "tokens_per_second")
+
+
+def speed_of(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """How fast the member of a row trains, as text."""
+    value = row[speed(rows)[1]]
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def shown(row: dict[str, Any], title: str) -> str:
@@ -221,13 +251,13 @@ def markdown(results: dict[str, Any], command: str) -> str:
     lines = [
         f"# {results['data']}, {budget} each", "", "```console", f"$ {command}", "```", "",
         f"Run on {results['machine']}. Each was trained alone. Parameters are those that reading and writing need.", "",
-        "| | " + " | ".join(["parameters", *titles(results["rows"]), "tokens/s", "steps", "peak memory"]) + " |",
+        "| | " + " | ".join(["parameters", *titles(results["rows"]), speed(results["rows"])[0], "steps", "peak memory"]) + " |",
         "|---|" + "---:|" * (4 + len(titles(results["rows"]))),
     ]  # fmt: skip
     for row in results["rows"]:
         memory = f"{row['peak_memory_bytes'] / 1e6:,.0f} MB" if row.get("peak_memory_bytes") else ""
         figures = [shown(row, title) for title in titles(results["rows"])]
-        cells = (f"`{row['variant']}`", f"{row['parameters']:,}", *figures, f"{row['tokens_per_second']:,.0f}", f"{row['steps']:,}", memory)
+        cells = (f"`{row['variant']}`", f"{row['parameters']:,}", *figures, speed_of(row, results["rows"]), f"{row['steps']:,}", memory)
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "How each was judged:", ""]
     lines += [f"- `{row['variant']}`: {row['protocol']}." for row in results["rows"]]

@@ -152,6 +152,18 @@ def span(
 
 
 @app.command()
+def images(
+    rounds: Rounds = 5,
+    check: Check = False,
+    json: Json = False,
+) -> None:
+    """2-D local attention beside masked attention, drawing with and without the cache, and ImageGPT of `transformers` where installed."""
+    from formers.bench.images import LIMITS, bench_images
+
+    end(bench_images(rounds), LIMITS, check, json)
+
+
+@app.command()
 def recurrence(
     rounds: Rounds = 9,
     check: Check = False,

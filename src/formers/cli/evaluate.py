@@ -40,15 +40,33 @@ def evaluate(
     batch: Annotated[
         int, typer.Option(help="How many sequences at a time; with a memory the lanes of a text, 1 for one stream.", min=1)
     ] = 16,
+    episodes: Annotated[int | None, typer.Option(help="Of an agent: how many fresh episodes it plays; 200 unless given.", min=1)] = None,
+    env: Annotated[str | None, typer.Option(help="Of an agent: the environment; the run's own unless given.")] = None,
+    seed: Annotated[int, typer.Option(help="Of an agent: draws the episodes.", min=0)] = 0,
+    sampled: Annotated[bool, typer.Option("--sampled", help="Of an agent: draw actions, instead of the most probable ones.")] = False,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights.")] = "last",
     device: Annotated[str, typer.Option(help="Where to judge: cpu, cuda, mps; auto takes what is there.")] = "auto",
     json: Json = False,
 ) -> None:
-    """Judge the model of RUN on held-out data: the figures, and the protocol that they were counted by."""
+    """Evaluate the model of RUN on held-out data, or an agent on fresh episodes: the figures, and how they were counted."""
+    from formers.core import FormersError
+    from formers.training.folder import is_agent
     from formers.training.log import finite, progress_bar
     from formers.training.protocol import Protocol
     from formers.training.run import evaluate_run
 
+    if is_agent(run):
+        for name, value in (("data", data), ("split", split), ("protocol", protocol), ("segment", segment), ("limit", limit)):
+            if value is not None:
+                raise FormersError(f"--{name} is for data, and {run} is the run of an agent: leave it out; --episodes says how many.")
+        from formers.rl import evaluate_agent
+
+        with progress_bar("evaluating") as tick:
+            found = evaluate_agent(run, episodes or 200, env=env, seed=seed, sample=sampled, checkpoint=checkpoint, progress=tick)
+        report({"run": str(run), **found}, json)
+        return
+    if episodes is not None or env is not None:
+        raise FormersError(f"--{'episodes' if episodes is not None else 'env'} is for agents, and {run} is none: leave it out.")
     asked = Protocol(
         kind=protocol, attention_length=attention_length, segment=segment, clamp=clamp, same_length=same_length, stride=stride,
         rounds=rounds,

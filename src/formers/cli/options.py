@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-ELSEWHERE = ("data", "out", "member", "from", "from_run", "quiet", "device", "preset", "track", "steps", "minutes", "seed")
+ELSEWHERE = ("data", "env", "out", "member", "from", "from_run", "quiet", "device", "preset", "track", "steps", "minutes", "seed")
 """What has an option of its own, and is not taken by --set."""
 
 

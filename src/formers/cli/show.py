@@ -56,31 +56,35 @@ def pattern(
     json: Json = False,
 ) -> None:
     """Draw who attends to whom: a row for each query, a mark for each key it sees; of an image also what one pixel sees on it."""
-    from functools import partial
-
     from formers.core import FormersError
     from formers.inspect import draw_pattern, pattern_facts, save_pattern
     from formers.inspect.pattern_images import draw_on_image, on_image_facts, pattern_or_member, save_on_image
 
     chosen, image = pattern_or_member(name, parse_set(set_ or []), None if size is None else parse_size(size))
-    if image is not None:
-        where = None if pixel is None else parse_pixel(pixel)
-        rest = dict(grid=image, pixel=where, length=length, heads=heads, layer=layer)
-        draw, facts, save = (partial(act, chosen, **rest) for act in (draw_on_image, on_image_facts, save_on_image))
-    elif pixel is not None:
+    where = None if pixel is None else parse_pixel(pixel)
+    if image is None and where is not None:
         raise FormersError(f"--pixel {pixel} is of an image, and the positions of {name} are not those of one: give --size, e.g. 8x8.")
-    else:
-        rest = dict(length=32 if length is None else length, heads=heads, layer=layer)
-        draw, facts, save = (partial(act, chosen, **rest) for act in (draw_pattern, pattern_facts, save_pattern))
+    places = 32 if length is None else length
     if out is not None:
-        wrote(save(path=out), json)
+        wrote(
+            save_pattern(chosen, out, places, heads, layer)
+            if image is None
+            else save_on_image(chosen, out, image, where, length, heads, layer),
+            json,
+        )
     if json:
-        print_json(facts())
+        print_json(
+            pattern_facts(chosen, places, heads, layer) if image is None else on_image_facts(chosen, image, where, length, heads, layer)
+        )
     elif out is None:
         from rich.text import Text
 
         console = _console()
-        drawing = Text(draw(columns=console.width, encoding=console.encoding))
+        look = (console.width, console.encoding)
+        if image is None:
+            drawing = Text(draw_pattern(chosen, places, heads, layer, *look))
+        else:
+            drawing = Text(draw_on_image(chosen, image, where, length, heads, layer, *look))
         drawing.highlight_regex("·+", "dim")
         console.print(drawing, soft_wrap=True)
 

@@ -43,6 +43,13 @@ def train(
             autocompletion=complete_data,
         ),
     ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            help="Train an agent instead: tmaze:20, corridor:20, recall:4,3, MiniGrid-MemoryS7-v0, package:Name-v0; --steps are then the "
+            "environment's."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder to save the run in; runs/MEMBER, or the next free name, unless given.")
     ] = None,
@@ -72,12 +79,13 @@ def train(
     prompt: Prompt = "",
     json: Json = False,
 ) -> None:
-    """Train MEMBER with a live bar, save it as it goes, and judge it on held-out data."""
+    """Train MEMBER with a live bar, save it as it goes, and evaluate it on held-out data, or with --env on fresh episodes."""
     from formers.core import FormersError
     from formers.training import train as run
 
     given = {
-        "data": data, "out": out, "steps": steps, "minutes": minutes, "preset": preset, "from_run": from_, "seed": seed, "device": device,
+        "data": data, "env": env, "out": out, "steps": steps, "minutes": minutes, "preset": preset, "from_run": from_, "seed": seed,
+        "device": device,
         "tokens": tokens, "valid": valid, "save_every": save_every, "eval_every": eval_every, "precision": precision, "compile": compile_,
         "track": track,
     }  # fmt: skip
@@ -93,7 +101,7 @@ def train(
     for name, value in written.items():
         if name in OWN or name == "quiet":
             raise FormersError(f"{config} cannot say {name}: give it as --{name} on the command line, or leave it out.")
-        if name in ("data", "out", "preset", "from_run", "device", "track") and not isinstance(value, str):
+        if name in ("data", "env", "out", "preset", "from_run", "device", "track") and not isinstance(value, str):
             raise FormersError(f"{config} has {name}: {value!r}, which is no text: write it in quotes.")
         if name == "member_sizes" and not isinstance(value, dict):
             raise FormersError(f"{config} has {name}: {value!r}, which is no table: write names and values below it.")
@@ -112,10 +120,28 @@ def train(
     if "out" not in chosen and os.environ.get("WORLD_SIZE", "1") == "1":  # several processes would each find another
         chosen["out"] = unused(Path("runs") / member)
     folder = chosen.pop("out", None)
+    if "env" in chosen:
+        _train_agent(member, chosen, folder, overwrite, json)
+        return
     if "from_run" in chosen and "data" not in chosen:
         raise FormersError(f"--from {chosen['from_run']} gives weights, not data: give --data, too.")
     done = run(member, chosen.pop("data", "stdlib"), folder, overwrite=overwrite, **chosen)
     _end(Path(folder), done, counts, sample, prompt, json)
+
+
+def _train_agent(member: str, chosen: dict[str, Any], folder: Any, overwrite: bool, json: bool) -> None:
+    """Trains an agent, and prints what it reached; what is for data alone is refused."""
+    from formers.core import FormersError
+    from formers.rl import train as run
+
+    for name in ("data", "from_run", "tokens", "valid", "eval_every", "precision", "compile", "member_sizes"):
+        if name in chosen:
+            option = {"from_run": "from"}.get(name, name.replace("_", "-"))
+            raise FormersError(f"--{option} is for data, and --env {chosen['env']} trains an agent: leave one of them out.")
+    if chosen.pop("device", "cpu") not in ("cpu", "auto"):
+        raise FormersError("agents are trained on the CPU: leave --device out.")
+    done = run(member, chosen.pop("env"), folder, overwrite=overwrite, **chosen)
+    report({"run": str(folder), **done.results}, json)
 
 
 def resume(
@@ -130,7 +156,13 @@ def resume(
 ) -> None:
     """Go on with RUN from its newest sound checkpoint, bit for bit as if it had never stopped."""
     from formers.training import resume as go_on
+    from formers.training.folder import is_agent
 
+    if is_agent(run):
+        from formers.rl import resume as go_on_acting
+
+        report({"run": str(run), **go_on_acting(run, steps=steps, minutes=minutes).results}, json)
+        return
     _end(run, go_on(run, steps=steps, minutes=minutes, device=device), counts, sample, prompt, json)
 
 

@@ -128,6 +128,11 @@ class State:
     shape: str | None = None
     """The fields of the spec that a continuation must agree in (`Spec.state_shape`); None in states saved by earlier versions."""
 
+    episode: Tensor | None = None
+    """The id (batch,) of the episode that each row is in, where tokens came with such."""
+    first: Tensor | None = None
+    """The position (batch,) that this episode began at: nothing before it is seen."""
+
     @property
     def empty(self) -> bool:
         """Whether nothing has been read."""
@@ -148,13 +153,15 @@ class State:
         start = torch.as_tensor(self.next, device=done.device).expand(self.batch).masked_fill(done, self.origin)
         steps = tuple(tuple(None if e is None else e.reset(done) for e in step) for step in self.steps)
         # The one look into a tensor, once an episode: else the bound would grow for ever, and tables of positions with it.
-        return replace(self, steps=steps, next=start, bound=int(start.max()))
+        first = None if self.first is None else self.first.masked_fill(done, self.origin)
+        return replace(self, steps=steps, next=start, bound=int(start.max()), first=first)
 
     def map(self, change: Callable[[Tensor], Tensor], batch: int | None = None) -> State:
         """The state with each of its tensors, batch first, changed."""
         steps = tuple(tuple(None if e is None else e.map(change) for e in step) for step in self.steps)
         start = change(self.next) if isinstance(self.next, Tensor) else self.next
-        return replace(self, batch=self.batch if batch is None else batch, steps=steps, next=start)
+        episode, first = (None if t is None else change(t) for t in (self.episode, self.first))
+        return replace(self, batch=self.batch if batch is None else batch, steps=steps, next=start, episode=episode, first=first)
 
     def to(self, *args: Any, **kwargs: Any) -> State:
         """The state on another device or in another floating-point type, given as to `torch.Tensor.to`."""

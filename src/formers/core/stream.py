@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from formers.core.episodes import Episodes
 from formers.core.positions import Positions
 
 T = TypeVar("T")
@@ -98,6 +99,9 @@ class Stream:
     """The number of the training step, by which parts key what they draw anew at each; None where nobody counts."""
     decided: dict[tuple[str, int], Any] | None = None
     """What a first pass over these tokens has decided, by name and depth step; None where there is no second one."""
+
+    episodes: Episodes | None = None
+    """Which tokens belong to one episode, where a stream has such: nobody sees another's."""
 
     final: list[tuple[Tensor, ...]] | None = None
     """A list for the last states of recurrent sublayers, (h,) or (h, c), each (batch, dim), where a decoder begins with them."""

@@ -77,7 +77,7 @@ def image_transformer(
     layers: PositiveInt = 4,
     hidden: PositiveInt | None = None,
     length: PositiveInt | None = None,
-    dropout: float = 0.1,
+    dropout: float = 0.3,
     attention_dropout: float = 0.0,
     norm: str = "post",
     position: Literal["sinusoidal", "learned"] = "sinusoidal",

@@ -14,6 +14,7 @@ from formers.family import (
     adaptive_span,
     bigbird,
     character_transformer,
+    gtrxl,
     image_transformer,
     linformer,
     recurrent,
@@ -83,6 +84,7 @@ MEMBERS: dict[str, Member] = {
         transformer_xl.TRAINING,
         transformer_xl.EVALUATION,
     ),
+    "gtrxl": Member(gtrxl.gtrxl, {"base": gtrxl.BASE}, gtrxl.TRAINING),
     "adaptive-span": Member(
         adaptive_span.adaptive_span, {"base": adaptive_span.BASE, "large": adaptive_span.LARGE}, adaptive_span.TRAINING
     ),

@@ -6,6 +6,7 @@ from formers.heads.base import Head, NoHead
 from formers.heads.classify import Classify
 from formers.heads.language import LanguageModel, MaskedLM
 from formers.heads.pixels import PixelCategorical, PixelHead, PixelMixture
+from formers.heads.policy import PolicyValue
 from formers.heads.tag import Tag
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "PixelCategorical",
     "PixelHead",
     "PixelMixture",
+    "PolicyValue",
     "Tag",
 ]

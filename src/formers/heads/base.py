@@ -41,6 +41,10 @@ class HeadModule(nn.Module):
             raise FormersError("a model without a head has no loss: leave out targets, or give its spec a head.")
         return None, {}
 
+    def value(self, hidden: Tensor) -> Tensor | None:
+        """The value (batch, length) of the state at each position, for agents; None where there is none."""
+        return None
+
     def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
         """The loss (batch, length) of each target of hidden (batch, length, dim), 0 where it is -100."""
         raise FormersError(f"a {type(self).__name__} does not predict tokens one by one: use the head of a language model.")

@@ -2,7 +2,8 @@
 
 from formers.inputs.base import Input, InputModule, InputSizes
 from formers.inputs.images import ChannelValues, Pixels
+from formers.inputs.observations import Observations
 from formers.inputs.tokens import Facts, Tokens
 from formers.inputs.vectors import Features
 
-__all__ = ["ChannelValues", "Facts", "Features", "Input", "InputModule", "InputSizes", "Pixels", "Tokens"]
+__all__ = ["ChannelValues", "Facts", "Features", "Input", "InputModule", "InputSizes", "Observations", "Pixels", "Tokens"]

@@ -3,6 +3,7 @@
 x + F(LN(x))        pre-norm: the norm on the branch
 LN(x + F(x))        post-norm: the norm on the stream
 F(x)                bare: no branch at all
+g(x, ReLU F(LN(x))) gated: the gate where the branch comes back
 (b, a + F(LN(b)))   reversible: two streams, which trade places behind every sublayer
 """
 
@@ -25,7 +26,7 @@ from formers.memory import NoMemory
 from formers.model import Spec
 from formers.patterns import Intersection, Union
 from formers.position import NoPosition
-from formers.residual import Bare, NormOnly, Plain, PostNorm, PreNorm, Residual, Reversible
+from formers.residual import Bare, Gated, NormOnly, Plain, PostNorm, PreNorm, Residual, Reversible
 from formers.score import NoScore
 
 WIDTH = 30
@@ -170,6 +171,13 @@ def _reversible(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
     yield " the two trade places"
 
 
+def _gated(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
+    assert isinstance(residual, Gated)
+    *before, back = _branch(["LayerNorm", *_said(sublayer), "ReLU"])
+    yield from before
+    yield back if residual.kind == "sum" else f"{back} {residual.kind} gate".replace("+", "g", 1)
+
+
 def _other(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
     """A residual that has no drawing of its own: its name stands where the branch comes back."""
     *before, back = _branch(_said(sublayer))
@@ -183,5 +191,6 @@ JOINS: dict[type[Residual], Callable[[Sublayer, Residual], Iterator[str]]] = {
     Bare: _bare,
     Plain: _plain,
     NormOnly: _norm_only,
+    Gated: _gated,
     Reversible: _reversible,
 }

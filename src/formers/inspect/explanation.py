@@ -11,7 +11,7 @@ from rich.text import Text
 
 from formers.inspect.cost import SCORES
 from formers.inspect.explain import Subject
-from formers.inspect.members import BAR, parameters_table, slots_table
+from formers.inspect.members import BAR, parameters_table, size_text, slots_table, stacks
 from formers.inspect.tables import add_row, bar, in_bytes, in_flops, new_table
 from formers.inspect.terminal import sayable
 from formers.inspect.words import spell
@@ -25,7 +25,7 @@ def explanation(what: Subject, facts: Mapping[str, Any], encoding: str = "utf-8"
     title = Text(sayable(what.name, encoding), "bold").append(f" ({what.preset})" if what.preset else "", "not bold")
     if what.name != what.spec.name:
         title.append(f": {what.spec.name}", "not bold")
-    sizes = " ".join(f"{name}={value}" for name, value in facts["stacks"][-1]["sizes"].items())
+    sizes = " ".join(f"{name}={size_text(value)}" for name, value in stacks(what.spec)[-1].sizes.items())
     paragraphs: list[RenderableType] = [
         slots_table(what.spec),
         Text(sizes),

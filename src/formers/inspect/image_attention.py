@@ -73,7 +73,7 @@ class PixelAttention:
         return self.place < self.place[self.pixel]
 
     def chosen(self, layer: int | None = None, head: int | None = None) -> tuple[Tensor, float]:
-        """What the chosen pixel attends to, (height, width) and the share of the start, in a layer and a head; the mean over those left out."""
+        """The weights (height, width) of the chosen pixel and its share of the start, in a layer and a head or the mean of all."""
         for name, value, count in (("layer", layer, self.layers), ("head", head, self.heads)):
             if value is not None and not 0 <= value < count:
                 raise FormersError(f"{name}={value} does not exist: give 0 ... {count - 1}.")

@@ -163,7 +163,7 @@ def _scale(figure: Any, axes: list[Any], top: float) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
-    colours = LinearSegmentedColormap.from_list("attention", ["#808080", tuple(part / 255 for part in ORANGE)])
+    colours = LinearSegmentedColormap.from_list("attention", ["#808080", "#{:02x}{:02x}{:02x}".format(*ORANGE)])
     ticks = [0.0, top / 16, top / 4, top]
     shown = ScalarMappable(norm=PowerNorm(0.5, 0, top), cmap=colours)
     bar = figure.colorbar(shown, ax=axes, ticks=ticks, fraction=0.04, pad=0.02, aspect=25, shrink=0.9)

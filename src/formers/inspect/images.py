@@ -79,7 +79,8 @@ def growing(
     rgb = to_rgb(images, levels)
     if rgb.shape[1:3] != (raster.height, raster.width):
         raise FormersError(
-            f"images of {rgb.shape[1]} x {rgb.shape[2]} pixels have no order of {raster.height} x {raster.width}: give the order of these images."
+            f"images of {rgb.shape[1]} x {rgb.shape[2]} pixels do not match an order of {raster.height} x {raster.width}: "
+            "give the order of these images."
         )
     first, last = given // raster.channels, raster.pixels
     for pixels in np.unique(np.linspace(first, last, min(FRAMES, last - first + 1)).round().astype(int)):

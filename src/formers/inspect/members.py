@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from formers.core import Slot
+from formers.core import Part, Slot
 from formers.family import MEMBERS
 from formers.family import spec as spec_of
 from formers.family.members import Member, member
@@ -100,7 +100,11 @@ def spec_facts(spec: Spec) -> dict[str, Any]:
     model = weightless(spec)
     return {
         "stacks": [
-            {"title": stack.title, "slots": {k: v.model_dump(mode="json") for k, v in stack.slots.items()}, "sizes": stack.sizes}
+            {
+                "title": stack.title,
+                "slots": {k: v.model_dump(mode="json") for k, v in stack.slots.items()},
+                "sizes": {k: v.model_dump(mode="json") if isinstance(v, Part) else v for k, v in stack.sizes.items()},
+            }
             for stack in stacks(spec)
         ],
         "parameters": {
@@ -149,8 +153,13 @@ def sizes_table(spec: Spec) -> Table:
     there = stacks(spec)
     table = new_table("size", *_titles(there))
     for size in there[-1].sizes:
-        add_row(table, size, *(str(stack.sizes.get(size, "shared" if size == "vocab" else "")) for stack in there))
+        add_row(table, size, *(size_text(stack.sizes.get(size, "shared" if size == "vocab" else "")) for stack in there))
     return table
+
+
+def size_text(value: object) -> str:
+    """A size in words: a number as it is, the order of an image as one writes it in Python."""
+    return spell(value) if isinstance(value, Part) else str(value)
 
 
 def _titles(there: list[Stack]) -> list[str]:

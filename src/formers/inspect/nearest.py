@@ -21,7 +21,7 @@ CHUNK = 2048
 class Nearest(NamedTuple):
     """For each sample the number of its nearest training image, int64 (samples,), and the distance to it, float64 (samples,)."""
 
-    index: Tensor
+    place: Tensor
     distance: Tensor
 
 
@@ -53,7 +53,7 @@ def nearest_picture(samples: Tensor, training: Tensor, levels: int, columns: int
     """Samples, below each its nearest training image, and the distance between them."""
     found = nearest_images(samples, training, levels)
     captions = ["identical" if distance == 0 else f"{distance:.2f}" for distance in found.distance.tolist()]
-    rows = {"samples": samples.cpu(), "nearest in training": training.cpu()[found.index]}
+    rows = {"samples": samples.cpu(), "nearest in training": training.cpu()[found.place]}
     return rows_with_titles(rows, levels, columns, captions)
 
 

@@ -15,6 +15,7 @@ PARTS = ("embedding", "attention", "cross-attention", "feed-forward", "norms", "
 HOMES = {
     "embedding": "embedding",
     "source_embedding": "embedding",
+    "label_embedding": "embedding",
     "position": "positions",
     "extra": "extra vectors",
     "attention": "attention",

@@ -57,10 +57,10 @@ class ImageGrid:
 
     def pixels(self, positions: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which pixels (height, width) have a cell among positions (length,)."""
-        shape = self.raster.height, self.raster.width
         if self.row_major:
-            return positions.reshape(shape)
-        return positions.reshape(self.raster.pixels, self.raster.channels).any(axis=1)[self.place().reshape(-1)].reshape(shape)
+            return positions.reshape(self.raster.height, self.raster.width)
+        by_pixel: NDArray[np.bool_] = np.logical_or.reduce(positions.reshape(self.raster.pixels, self.raster.channels), axis=1)
+        return by_pixel[self.place()]
 
 
 def pattern_or_member(name: str, options: Mapping[str, Any], size: tuple[int, int, int] | None = None) -> tuple[Pattern, ImageGrid | None]:
@@ -170,17 +170,18 @@ def save_on_image(
     """Writes a picture, .png or .svg: for each head that differs the matrix, and beside it what one pixel sees on the image."""
     length = _length(grid, length)
     drawn, pixel = drawn_of(pattern, length, heads, layer), _checked(pattern.at(layer), grid, pixel)
-    figure = new_figure(path, 8.8, 4.9 * len(drawn.mask))
+    figure = new_figure(path, 8.8, 5.4 * len(drawn.mask))
     panels = figure.subplots(len(drawn.mask), 2, squeeze=False)
     for head, (mask, title) in enumerate(zip(drawn.mask, drawn.heads, strict=True)):
         matrix, image = panels[head]
         paint_mask(matrix, mask, title)
         position = grid.position(pixel)
         if position < length:
-            matrix.axhspan(position, position + 1, fill=False, edgecolor=COLOURS[MEMORY], linewidth=1.4)
+            matrix.plot([1.02 * length], [position + 0.5], marker="<", markersize=7, color=FRAME, clip_on=False)
+            matrix.set(xlim=(0, length), ylim=(length, 0))
         _paint_image(image, pattern.at(layer), grid, pixel, pixel_marks(pattern, grid, pixel, head, layer))
         image.set_title(f"what pixel {pixel[0]},{pixel[1]} sees", fontsize=9, color=TEXT, pad=18)
-    write_caption(figure, f"{drawn.caption} The framed row of the matrix is the query on the right.")
+    write_caption(figure, f"{drawn.caption} The arrow points to the row of the query.")
     return save_figure(figure, path)
 
 

@@ -208,7 +208,7 @@ def _characters(rgb: Rgb, known: NDArray[np.bool_]) -> list[str]:
     light = rgb.astype(np.float64) @ np.array([0.299, 0.587, 0.114])
     lines = []
     for y in range(0, len(rgb), 2):
-        mean, there = light[y : y + 2].mean(axis=0), known[y : y + 2].all(axis=0)
+        mean, there = light[y : y + 2].mean(axis=0).tolist(), np.all(known[y : y + 2], axis=0).tolist()
         marks = [RAMP[min(int(value / 256 * len(RAMP)), len(RAMP) - 1)] for value in mean]
         lines.append("".join(mark if sure else DOT for mark, sure in zip(marks, there, strict=True)))
     return lines

@@ -14,7 +14,7 @@ from formers.core import FormersError, Part, Raster
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, NoHead, PixelCategorical, PixelHead, PixelMixture, Tag
-from formers.inputs import ChannelValues, Facts, Pixels, Tokens
+from formers.inputs import ChannelValues, Facts, Observations, Pixels, Tokens
 from formers.memory import Carry, NoMemory, Recurrence
 from formers.model.spec import Spec
 from formers.patterns import Causal, Full, Local, OrderedGrid, Pattern
@@ -50,6 +50,10 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: s.input.vectors and s.features is None,
         lambda s: f"the input {type(s.input).__name__} takes vectors, and vocab={s.vocab} counts tokens: give features, or use Tokens.",
+    ),
+    Refusal(
+        lambda s: isinstance(s.input, Observations) and s.features is not None and s.input.pixels > s.features,
+        lambda s: f"{s.input!r} holds more floats than features={s.features}: give features for the vector and all images.",
     ),
     Refusal(
         lambda s: not s.input.vectors and s.vocab is None,

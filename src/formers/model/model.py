@@ -20,6 +20,7 @@ from formers.data.tokenize import Tokenizer
 from formers.heads.base import AuxiliaryModule
 from formers.inputs import InputModule
 from formers.inputs.labels import LabelEmbedding
+from formers.model.episodes import entering, leaving
 from formers.model.inspection import ORDER, Inspection, inspect_pass, size_of
 from formers.model.room import Room
 from formers.model.spec import Spec
@@ -41,6 +42,8 @@ class Output:
     """The detached, exact continuation."""
     hidden: Tensor | None = None
     """(batch, length, dim), before the head; twice as wide where two streams end side by side."""
+    value: Tensor | None = None
+    """(batch, length), the value of the state at each position, of a head for agents; None of others."""
     of_tokens: tuple[str, ...] = ()
     """The terms that are means over the real tokens of a stack, or are of the weights alone; the others are means over targets."""
 
@@ -189,11 +192,12 @@ class Model(nn.Module):
             hidden, taps = packed.undo(hidden), {step: packed.undo(x) for step, x in taps.items()}
         logits, losses = self.head(hidden, self.embedding, targets, mask)
         if targets is None:
-            return Output(logits, None, {}, state, hidden)
+            return Output(logits, None, {}, state, hidden, self.head.value(hidden))
         if self.auxiliary is not None and self.training:
             losses = {**losses, **self.auxiliary(hidden, taps, self.embedding, targets, mask, progress)}
         losses = {**losses, **stream.losses}
-        return Output(logits, torch.stack(list(losses.values())).sum() if losses else None, losses, state, hidden, tuple(stream.losses))
+        total = torch.stack(list(losses.values())).sum() if losses else None
+        return Output(logits, total, losses, state, hidden, self.head.value(hidden), tuple(stream.losses))
 
     def _check_state(self, state: State, batch: int) -> None:
         if not isinstance(state, State):
@@ -243,23 +247,35 @@ class StackModel(Model):
         watch: Watch | None = None,
         progress: float = 0.0,
         update: int | None = None,
+        episodes: Tensor | None = None,
     ) -> Output:
         """Logits (batch, length, vocab), and with targets the loss; mask is True at real tokens; a watch looks on.
 
         label: the class (batch,) of each row, where the spec has `labels`.
         progress: the share of the training that is done, by which losses of training alone may fade.
         update: the number of the training step, by which parts key what they draw anew at each.
+        episodes: the id (batch, length) of each token's episode; no token sees another episode, in the row or in the state.
         """
         state = usable(state)
         x, stream, packed = self.enter(tokens, mask, state, watch)
+        stream = entering(self.spec, stream, episodes, state, mask, *x.shape[:2])
         stream = self.tapped(stream if update is None else replace(stream, update=update), targets, progress)
         hidden, steps = self.stack(self.labelled(x, label), stream, () if state is None else state.steps)
-        return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(tokens)), progress)
+        left = leaving(stream, self.leave(stream, mask, state, steps, len(tokens)))
+        return self.finish(hidden, targets, mask, stream, packed, left, progress)
 
-    def inspect(self, tokens: Tensor, mask: Tensor | None = None, state: State | None = None, *, label: Tensor | None = None) -> Inspection:
+    def inspect(
+        self,
+        tokens: Tensor,
+        mask: Tensor | None = None,
+        state: State | None = None,
+        *,
+        label: Tensor | None = None,
+        episodes: Tensor | None = None,
+    ) -> Inspection:
         """What the model computes over tokens, in evaluation mode: attention maps by the explicit path, norms of the stream, and more.
 
-        label: the class (batch,) of each row, where the spec has `labels`.
+        label: the class (batch,) of each row, where the spec has `labels`. episodes: the id of each token's episode, as in forward.
         """
         batch, length = size_of(tokens)
         queries = self.spec.extra + length
@@ -268,4 +284,5 @@ class StackModel(Model):
         past = 0 if state is None else state.bound if limit is None else min(state.bound, limit)
         keys = made or queries + past
         weights = self.spec.comparing * self.spec.heads * batch * queries * keys
-        return inspect_pass(self, lambda watch: self(tokens, state=state, mask=mask, label=label, watch=watch), weights)
+        seen = {"state": state, "mask": mask, "label": label, "episodes": episodes}
+        return inspect_pass(self, lambda watch: self(tokens, watch=watch, **seen), weights)

@@ -16,7 +16,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import safe_open
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from formers.core import FormersError, State
 from formers.core.stored import join_rows, pack, unpack
-from formers.model import Spec
+from formers.model import Model, Spec
 from formers.model.files import (
     BESIDE,
     CHECKPOINTS,
@@ -42,7 +42,7 @@ from formers.model.files import (
     write_through,
 )
 from formers.model.save import contents, load_weights, read_config
-from formers.training.loop import Loop
+from formers.training.distributed import World
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,42 @@ SAMPLES = ("sample", "best_sample")
 """Figures of evaluations on the way, each on the same sample of the held-out data."""
 
 
+class Keeps(Protocol):
+    """Settings that say how many checkpoints are kept."""
+
+    @property
+    def keep(self) -> int:
+        """The newest so many, beside the best."""
+
+
+class Saved(Protocol):
+    """A training that can be saved: what its checkpoints hold, beside the numbers of COUNTERS and SAMPLES."""
+
+    step: int
+    best_step: int | None
+    best_loss: float | None
+    best_sample: dict[str, float | str] | None
+    states: list[State | None]
+    model: Model
+    world: World
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    rows: list[slice]
+    device: torch.device
+
+    @property
+    def settings(self) -> Keeps:
+        """What the training was asked for."""
+
+    def further(self) -> dict[str, bytes]:
+        """Files of its own, by name."""
+
+
 def reached(stage: str) -> None:
     """Called at every stage of a save; does nothing. Tests that kill the process half-way put something else here."""
 
 
-def save(run: Path, loop: Loop, metrics_bytes: int) -> Path:
+def save(run: Path, loop: Saved, metrics_bytes: int) -> Path:
     """Writes the checkpoint of a loop into its run, by all processes together; one that is there and sound is left alone."""
     folder = run / CHECKPOINTS / step_name(loop.step)
     beside = folder.with_name(BESIDE + folder.name)
@@ -96,10 +127,11 @@ def save(run: Path, loop: Loop, metrics_bytes: int) -> Path:
     return folder
 
 
-def _write(beside: Path, loop: Loop, metrics_bytes: int) -> None:
+def _write(beside: Path, loop: Saved, metrics_bytes: int) -> None:
     """Fills the folder of a checkpoint, the manifest last."""
     files = contents(loop.model)
     files[OPTIMIZER] = _optimizer(loop)
+    files |= loop.further()
     numbers = {name: getattr(loop, name) for name in (*COUNTERS, *SAMPLES)}
     scale = loop.scaler.state_dict()
     files[TRAINING] = to_json({**numbers, "scaler": scale, "metrics_bytes": metrics_bytes, "processes": loop.world.size})
@@ -140,7 +172,7 @@ def sweep(run: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def restore(folder: Path, loop: Loop) -> int:
+def restore(folder: Path, loop: Saved) -> int:
     """Puts a loop where the checkpoint's was; the length that metrics.jsonl had then."""
     saved_spec, spec = (each.model_dump(mode="json") for each in (Spec(**read_config(folder)["spec"]), loop.model.spec))
     differs = difference(saved_spec, spec)
@@ -174,7 +206,7 @@ def difference(one: Any, other: Any, name: str = "") -> tuple[str, Any, Any] | N
     return None if one == other else (name, one, other)
 
 
-def _optimizer(loop: Loop) -> bytes:
+def _optimizer(loop: Saved) -> bytes:
     """The optimiser's state of each parameter, under the parameter's name; rates and decays are the settings'."""
     names = {id(p): name for name, p in loop.model.named_parameters()}
     tensors = {
@@ -185,7 +217,7 @@ def _optimizer(loop: Loop) -> bytes:
     return to_bytes(tensors)
 
 
-def _restore_optimizer(folder: Path, loop: Loop) -> None:
+def _restore_optimizer(folder: Path, loop: Saved) -> None:
     tensors = load_file(folder / OPTIMIZER)
     state: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
@@ -209,7 +241,7 @@ def _memory(states: list[State | None]) -> bytes:
     return to_bytes(tensors, metadata={"states": json.dumps(packed)})
 
 
-def _restore_memory(folder: Path, loop: Loop, processes: int) -> list[State | None]:
+def _restore_memory(folder: Path, loop: Saved, processes: int) -> list[State | None]:
     """The states of this process's rows, whichever processes had them."""
     parts: list[tuple[Any, dict[str, Tensor]]] = []
     for rank in range(processes):

@@ -132,7 +132,7 @@ def describe(folder: Path, facts: dict[str, Any]) -> None:
     sizes, settings = facts["sizes"], facts["settings"]
     chosen = {
         "member": facts["member"],
-        "data": facts["data"],
+        **({"env": facts["env"]} if "env" in facts else {"data": facts["data"]}),
         **{name: value for name, value in facts["reading"].items() if value is not None},
         **{name: value for name, value in settings.items() if value is not None},
         **{name: value for name, value in sizes.items() if name not in settings},
@@ -162,6 +162,11 @@ def read_facts(folder: Path) -> dict[str, Any]:
         if name not in facts:
             raise FormersError(f"{folder / RUN} does not say {name}: take it from a copy, or train again.")
     return facts
+
+
+def is_agent(folder: Path) -> bool:
+    """Whether a folder holds the run of an agent."""
+    return (folder / RUN).exists() and "env" in read_facts(folder)
 
 
 def versions() -> dict[str, str]:

@@ -126,6 +126,10 @@ class Loop:
         assert self.settings.budget is not None
         return min(self.step / self.settings.budget, 1.0)
 
+    def further(self) -> dict[str, bytes]:
+        """Files of its own that a checkpoint holds: none."""
+        return {}
+
     def pieces(self) -> list[Piece]:
         """This process's part of the next batch."""
         made = [self.task.batches.train_batch(self.settings.batch, self.settings.seed, self.step, rows) for rows in self.rows]

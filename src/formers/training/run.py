@@ -132,6 +132,8 @@ def finish(loop: Loop, log: Log, folder: Path | None, interrupts: Interrupts) ->
         told: dict[str, Any] = {name: value for name, value in held.items() if isinstance(value, float)}
         log.record(step=loop.step, final_targets=held["targets"], **{f"final_{name}": value for name, value in told.items()})
         results = {**sampled(loop), **held, "tokens_per_second": loop.tokens / max(loop.busy, 1e-9)}
+        if isinstance(loop.task.batches, ImageBatches):
+            results["images_per_second"] = loop.tokens / loop.task.batches.length / max(loop.busy, 1e-9)
         results |= {"steps": loop.step, "seconds": round(loop.seconds, 2)}
         peak = peak_memory()
         if peak is not None:
@@ -291,6 +293,8 @@ def open_run(
         given_path("data", data, DATA)
     model = load(folder, pick_device(device), checkpoint)
     facts = read_facts(folder) if data is None or (folder / RUN).exists() else {}
+    if "env" in facts:
+        raise FormersError(f"{folder} is the run of an agent: evaluate it with `formers eval {folder} --episodes 200`.")
     source = str(facts["data"]) if data is None else data
     reading, whole = Reading(**facts.get("reading", {})), _is_whole(facts, data)
     if whole and part is not None:

@@ -123,6 +123,8 @@ def resume(
     """Goes on with a run from its newest sound checkpoint, bit for bit as if it had never stopped; perhaps to another budget."""
     start, folder, place = time.monotonic(), given_path("run", run, "the folder of a run"), world()
     facts = read_facts(folder)
+    if "env" in facts:
+        raise FormersError(f"{folder} is the run of an agent: go on with formers.rl.resume, or `formers resume {folder}`.")
     chosen = Settings(**facts["settings"]).with_budget(steps, minutes)
     if facts["finished"] and steps is None and minutes is None:
         raise FormersError(f"{folder} has spent its budget: give more with --steps or --minutes, counted from its beginning.")

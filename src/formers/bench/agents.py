@@ -1,0 +1,161 @@
+"""Agents side by side: every variant trained with several seeds on one environment, for as many steps.
+
+A run is solved at the first step at which the mean over a full window of the newest 200 episodes reaches the bar, and held if it stays
+above 0.95 of it, in such windows, to the end. A run that is there and finished with the same options is not trained again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import torch
+
+from formers.core import FormersError
+from formers.family.variants import Variant
+from formers.inspect.curves import Curve, Panel
+from formers.rl import evaluate_agent, train
+from formers.rl.evaluation import interval, iqm
+from formers.rl.rollout import WINDOW
+from formers.training.log import METRICS
+from formers.training.loop import Diverged
+
+EPISODES = 200
+"""Fresh episodes of each evaluation."""
+POINTS = 60
+"""Points of a curve."""
+
+
+def compare_agents(
+    variants: Sequence[Variant],
+    env: str,
+    out: Path,
+    common: Mapping[str, Any],
+    steps: int,
+    seeds: Sequence[int],
+    bar: float,
+    measure: str,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Trains and evaluates every variant with every seed; a row of figures for each variant.
+
+    bar, measure: what counts as solved, for example 0.97 of "return" or "success".
+    """
+    if len({v.folder for v in variants}) < len(variants):
+        raise FormersError("two variants are the same: name each once.")
+    rows = []
+    for each in variants:
+        runs = [run_one(each, env, out, {**common, **each.options}, steps, seed, bar, measure, say) for seed in seeds]
+        rows.append(row(each.name, runs))
+        say(words(rows[-1]))
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}"
+    return {"env": env, "steps": steps, "seeds": list(seeds), "bar": bar, "measure": measure, "rows": rows, "machine": machine}
+
+
+def run_one(
+    each: Variant, env: str, out: Path, options: dict[str, Any], steps: int, seed: int, bar: float, measure: str, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """The figures of one run, which is trained unless it is there."""
+    folder = out / f"{each.folder}-{seed}"
+    asked = {"member": each.member, "env": env, "steps": steps, "seed": seed, "options": options}
+    known = folder / "compared.json"
+    if not (known.exists() and json.loads(known.read_text()) == json.loads(json.dumps(asked))):
+        say(f"{each.name}, seed {seed}")
+        try:
+            train(each.member, env, folder, steps=steps, seed=seed, overwrite=True, quiet=True, track="none", **options)
+        except Diverged as error:
+            say(str(error))
+            return {"run": str(folder), "seed": seed, "diverged": True, "solved": None, "held": False, "mean_return": None}
+        known.write_text(json.dumps(asked))
+    lines = metrics(folder)
+    solved = next((line for line in lines if line["episodes"] >= WINDOW and line[measure] >= bar), None)
+    after = [] if solved is None else [line[measure] for line in lines if line["step"] >= solved["step"]]
+    found = evaluate_agent(folder, EPISODES, env=env, seed=seed + 1)
+    return {
+        "run": str(folder), "seed": seed, "diverged": False,
+        "solved": None if solved is None else solved["step"],
+        "solve_seconds": None if solved is None else round(solved["cpu_seconds"], 2),
+        "held": bool(after) and min(after) >= 0.95 * bar, "lowest_after": min(after, default=None),
+        "cpu_seconds": round(lines[-1]["cpu_seconds"], 1), "mean_return": found["mean_return"], "success": found["success"],
+        "ratio_error": max(line["ratio_error"] for line in lines),
+    }  # fmt: skip
+
+
+def metrics(folder: str | Path) -> list[dict[str, Any]]:
+    """The lines of a run's updates by which an episode had ended."""
+    lines = (json.loads(line) for line in (Path(folder) / METRICS).read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if "return" in line and "ratio_error" in line]
+
+
+def row(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of a variant over its seeds."""
+    solved = [r["solved"] for r in runs if r["solved"] is not None]
+    returns = np.array([r["mean_return"] for r in runs if r["mean_return"] is not None])
+    low, high = interval(returns) if len(returns) else (float("nan"), float("nan"))
+    return {
+        "variant": name, "runs": runs, "seeds": len(runs), "solved": len(solved), "diverged": sum(r["diverged"] for r in runs),
+        "held": sum(r["held"] for r in runs), "median_steps": median(solved) if solved else None,
+        "median_solve_seconds": median(r["solve_seconds"] for r in runs if r["solved"] is not None) if solved else None,
+        "mean_return": fmean(returns) if len(returns) else None, "lowest_return": float(returns.min()) if len(returns) else None,
+        "iqm_return": iqm(returns) if len(returns) else None, "iqm_low": low, "iqm_high": high,
+    }  # fmt: skip
+
+
+TITLES = ("", "solved", "held", "diverged", "steps to solve", "CPU s to solve", "return", "lowest")
+
+
+def cells(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row as text, by TITLES."""
+    n = found["seeds"]
+
+    def shown(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    return (
+        found["variant"], f"{found['solved']}/{n}", f"{found['held']}/{n}", f"{found['diverged']}/{n}",
+        shown(found["median_steps"], ",.0f"), shown(found["median_solve_seconds"], ".1f"),
+        shown(found["mean_return"], ".3f"), shown(found["lowest_return"], ".3f"),
+    )  # fmt: skip
+
+
+def words(found: Mapping[str, Any]) -> str:
+    """A row in a line."""
+    return "; ".join(f"{title} {cell}".strip() for title, cell in zip(TITLES, cells(found), strict=True) if cell)
+
+
+def markdown(results: Mapping[str, Any], command: str) -> str:
+    """The comparison as a table with its command."""
+    lines = [
+        "```console", f"$ {command}", "```", "",
+        f"{results['env']}, {results['steps']:,} steps, seeds {', '.join(map(str, results['seeds']))}. Solved: the mean "
+        f"{results['measure']} of the newest {WINDOW} training episodes reaches {results['bar']:g}. Return: of {EPISODES} fresh episodes "
+        "after the last step, most probable actions, mean and lowest over the seeds. Steps and CPU seconds are medians over the solved "
+        f"runs. {results['machine']}.",
+        "", "| " + " | ".join(TITLES) + " |", "|---|" + "---:|" * (len(TITLES) - 1),
+    ]  # fmt: skip
+    for found in results["rows"]:
+        name, *others = cells(found)
+        lines.append("| " + " | ".join((f"`{name}`", *others)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def panel(results: Mapping[str, Any]) -> Panel:
+    """The mean of each variant's curves over its seeds, and the lowest and the highest of them."""
+    measure, curves = str(results["measure"]), []
+    for found in results["rows"]:
+        each = [metrics(run["run"]) for run in found["runs"] if not run["diverged"]]
+        if not each:
+            continue
+        first, last = max(lines[0]["step"] for lines in each), min(lines[-1]["step"] for lines in each)
+        at = np.linspace(first, last, POINTS)
+        heights = np.stack([np.interp(at, [line["step"] for line in lines], [line[measure] for line in lines]) for lines in each])
+        curves.append(Curve(found["variant"], at.tolist(), heights.mean(axis=0).tolist()))
+        if len(each) > 1:
+            curves.append(Curve(f"{found['variant']}, lowest seed", at.tolist(), heights.min(axis=0).tolist()))
+    return Panel(curves, "environment steps", f"mean {measure} of the newest {WINDOW} episodes")

@@ -1,0 +1,176 @@
+"""Gated residual connections with the norm moved to the input of the sublayer (Parisotto et al., 2020, section 3; GTrXL).
+
+x' = g(x, y),  y = Drop(ReLU(F(LN(x))))        identity map reordering; a memory passes through the same LN           E110
+
+With W, U (d, d), x the stream (the skip) and y the update:
+
+sum       g = x + y                                          TrXL-I                                                   E111
+input     g = sigmoid(W x) * x + y                                                                                    E112
+output    g = x + sigmoid(W x - b) * y                                                                                E113
+highway   s = sigmoid(W x + b);  g = s * x + (1 - s) * y                                                              E114
+sigtanh   g = x + sigmoid(W y - b) * tanh(U y)                                                                        E115
+gru       r = sigmoid(W_r y + U_r x)                                                                                  E116
+          z = sigmoid(W_z y + U_z x - b)                                                                              E117
+          h = tanh(W_g y + U_g (r * x));  g = (1 - z) * x + z * h                                                     E118
+
+The ReLU is there because a pre-norm sublayer would otherwise leave two linear maps one behind the other. The matrices have no biases; b is
+a learned vector that starts at `bias`: the larger, the closer a block starts to the identity map. There is no final norm unless asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import PositiveFloat, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import Self
+
+from formers.core import FormersError
+from formers.core.initial import draw
+from formers.residual.base import Join, Residual
+from formers.residual.norm import EPSILON, NormJoin
+
+Kind = Literal["gru", "output", "input", "highway", "sigtanh", "sum"]
+BIASES: dict[Kind, float] = {"gru": 2.0, "output": 1.0, "highway": 1.0, "sigtanh": 1.0}
+"""What b of each gate starts at, as in the paper; the others have none."""
+
+
+class Gated(Residual):
+    """A gate in the place of the sum; with kind="sum" the sum itself, and what remains is the reordering alone (TrXL-I)."""
+
+    gate: Kind = "gru"
+    """Which gate; Gated(kind=...) means the same. In JSON "kind" says which part this is, so the field cannot be called so."""
+    bias: float | None = None
+    """What the gate's bias b starts at; 2 for gru and 1 for the others unless given."""
+    epsilon: PositiveFloat = EPSILON
+    """What every LayerNorm of the stack adds to the variance."""
+    final: bool = False
+    """Whether a LayerNorm stands between the last block and the head."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and fields.get("kind", cls.__name__) != cls.__name__:
+            return {**{name: value for name, value in fields.items() if name != "kind"}, "gate": fields["kind"]}
+        return fields
+
+    @property
+    def kind(self) -> Kind:
+        """Which gate."""
+        return self.gate
+
+    @model_validator(mode="after")
+    def _check_bias(self) -> Self:
+        if self.bias is not None and self.gate not in BIASES:
+            raise FormersError(f"bias={self.bias} has no place in kind={self.gate!r}, which has no bias: leave it out, or use kind='gru'.")
+        return self
+
+    def build(self, dim: int, dropout: float) -> Join:
+        return GATES[self.gate](dim, dropout, self.epsilon, BIASES.get(self.gate, 0.0) if self.bias is None else self.bias)
+
+    def build_final(self, dim: int) -> nn.Module:
+        return nn.LayerNorm(dim, self.epsilon) if self.final else nn.Identity()
+
+
+class GatedJoin(NormJoin):
+    """g(x, Drop(ReLU(y))), where y = F(LN(x)); with the sum as the gate."""
+
+    matrices: tuple[tuple[str, int], ...] = ()
+    """The names of the gate's matrices, and how many of (dim, dim) are packed below each other in each."""
+
+    def __init__(self, dim: int, dropout: float, epsilon: float, bias: float) -> None:
+        super().__init__(dim, dropout, epsilon)
+        for name, count in self.matrices:
+            weight = nn.Parameter(torch.empty(count * dim, dim))
+            for block in torch.split(weight.data, dim):
+                draw(block)
+            self.register_parameter(name, weight)
+        if self.biased:
+            self.bias = nn.Parameter(torch.full((dim,), float(bias)))
+
+    @property
+    def biased(self) -> bool:
+        """Whether the gate has a bias."""
+        return False
+
+    def enter(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.gate(x, self.dropped(torch.relu(y)))  # E110
+
+    def gate(self, x: Tensor, y: Tensor) -> Tensor:
+        """The stream behind the sublayer, from the stream x and the update y (..., dim)."""
+        return x + y  # E111
+
+
+class InputGate(GatedJoin):
+    """sigmoid(W x) * x + y."""
+
+    w: Tensor
+    matrices = (("w", 1),)
+
+    def gate(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.sigmoid(F.linear(x, self.w)) * x + y  # E112
+
+
+class _Biased(GatedJoin):
+    """What the gates with a bias have in common."""
+
+    @property
+    def biased(self) -> bool:
+        return True
+
+
+class OutputGate(_Biased):
+    """x + sigmoid(W x - b) * y."""
+
+    w: Tensor
+    matrices = (("w", 1),)
+
+    def gate(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + torch.sigmoid(F.linear(x, self.w) - self.bias) * y  # E113
+
+
+class HighwayGate(_Biased):
+    """s * x + (1 - s) * y, with s = sigmoid(W x + b)."""
+
+    w: Tensor
+    matrices = (("w", 1),)
+
+    def gate(self, x: Tensor, y: Tensor) -> Tensor:
+        s = torch.sigmoid(F.linear(x, self.w, self.bias))
+        return s * x + (1 - s) * y  # E114
+
+
+class SigTanhGate(_Biased):
+    """x + sigmoid(W y - b) * tanh(U y)."""
+
+    w: Tensor
+    u: Tensor
+    matrices = (("w", 1), ("u", 1))
+
+    def gate(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + torch.sigmoid(F.linear(y, self.w) - self.bias) * torch.tanh(F.linear(y, self.u))  # E115
+
+
+class GRUGate(_Biased):
+    """A gated recurrent unit whose state is the stream x and whose input is the update y; w is W_r, W_z, W_g and u is U_r, U_z."""
+
+    w: Tensor
+    u: Tensor
+    u_g: Tensor
+    matrices = (("w", 3), ("u", 2), ("u_g", 1))
+
+    def gate(self, x: Tensor, y: Tensor) -> Tensor:
+        (wr, wz, wg), (ur, uz) = F.linear(y, self.w).chunk(3, dim=-1), F.linear(x, self.u).chunk(2, dim=-1)
+        r = torch.sigmoid(wr + ur)  # E116
+        z = torch.sigmoid(wz + uz - self.bias)  # E117
+        return (1 - z) * x + z * torch.tanh(wg + F.linear(r * x, self.u_g))  # E118
+
+
+GATES: dict[Kind, type[GatedJoin]] = {
+    "sum": GatedJoin, "input": InputGate, "output": OutputGate, "highway": HighwayGate, "sigtanh": SigTanhGate, "gru": GRUGate,
+}  # fmt: skip
