@@ -86,9 +86,7 @@ def model_output(
         rows.append(before + torch.cat([sinusoid(row, dim // 2), sinusoid(column * cells + channel, dim // 2)]))
     x = torch.stack(rows)
     for layer in range(layers):
-        own = {
-            name.removeprefix(f"stack.depth.blocks.{layer}."): value for name, value in weights.items() if f".blocks.{layer}." in name
-        }
+        own = {name.removeprefix(f"stack.depth.blocks.{layer}."): value for name, value in weights.items() if f".blocks.{layer}." in name}
         y = dense_attention(x, own["attention.qkv.weight"], own["attention.out.weight"], heads, mask)
         x = norm(x + y, own["join_attention.norm.weight"], own["join_attention.norm.bias"], epsilon)
         y = (x @ own["feedforward.into.weight"].T + own["feedforward.into.bias"]).clamp(min=0)

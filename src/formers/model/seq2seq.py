@@ -107,6 +107,4 @@ class Seq2Seq(Model):
         keys = reader.attention.condensed(reader.sizes, seen) or seen
         own = self.spec.heads * n * (self.spec.comparing * n + self.spec.depth.steps * m)
         weights = batch * (reader.comparing * reader.heads * seen * keys + own)
-        return inspect_pass(
-            self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, label=label, watch=watch), weights
-        )
+        return inspect_pass(self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, label=label, watch=watch), weights)

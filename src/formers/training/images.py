@@ -34,8 +34,8 @@ def prepare_images(
     refuse_reading(str(data), reading)
     known = find_member(member)
     said = {**known.presets.get(preset or "", {}), **options}
-    sides = (said.get("height"), said.get("width"))
-    size = sides if all(isinstance(side, int) and side > 0 for side in sides) else None  # others are refused below
+    height, width = said.get("height"), said.get("width")
+    size = (height, width) if isinstance(height, int) and isinstance(width, int) and min(height, width) > 0 else None
     levels = options.get("levels", options.get("vocab", reading.levels))
     opened = open_images(data, image_options(reading, levels), size)
     spec = _spec(member, opened, preset, options, said)
