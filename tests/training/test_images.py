@@ -174,6 +174,19 @@ def test_flips_keep_labels_and_turn_about_half(grey: Path) -> None:
     assert torch.equal(first["targets"], second["targets"])
 
 
+def test_every_image_has_its_own_label(tmp_path: Path) -> None:
+    """The class is the first pixel, in training, in evaluation and in the rows of one of several processes."""
+    images = np.random.default_rng(0).integers(3, size=(40, 2, 2)).astype(np.uint8)
+    np.savez(tmp_path / "own.npz", images=images, labels=images[:, 0, 0].astype(np.int64))
+    task = prepare("image-transformer", tmp_path / "own.npz", options={**TINY, "levels": 3, "condition": "class"})
+    assert isinstance(task.batches, ImageBatches)
+    whole = task.batches.train_batch(8, 0, 5)
+    part = task.batches.train_batch(8, 0, 5, slice(2, 5))
+    for batch in (whole, part, *task.batches.eval_batches(3)):
+        assert torch.equal(batch["label"], batch["targets"][:, 0])
+    assert torch.equal(part["targets"], whole["targets"][2:5])
+
+
 def test_the_small_image_is_the_mean_of_its_rectangles() -> None:
     images = torch.randint(256, (2, 4, 6, 3), dtype=torch.uint8)
     found = scaled_down(images, 2, 2)
