@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from formers.core import IGNORED
-from formers.data import Bytes, Labelled, Language, LastWord, Masked, Pairs, Rows, Streams
+from formers.core import IGNORED, Raster
+from formers.data import Bytes, Labelled, Language, LastWord, Masked, Pairs, Streams
+from formers.data.files import Parts
+from formers.data.images import Cells, ImageBatches, ImageData, ImageSet
 from formers.data.spread import spread
 from formers.data.tasks import Addition, Answers, Blanks, DrawnVectors, ParityVectors
 from formers.data.tasks.batches import tokenizer_of
@@ -34,6 +36,12 @@ def test_rows_that_repeat_are_all_met():
         assert len((spread(1000, 500) % period).unique()) == period
 
 
+def images(table):
+    """Batches of images, all of them held out."""
+    data = ImageData(Parts({"valid": ImageSet(table, None)}), (4, 5, 1), 256, None, "", "", "")
+    return ImageBatches(data, Cells(Raster(height=4, width=5), 256))
+
+
 def makers():
     texts = [("x" * (i % 7 + 1), "even" if i % 2 == 0 else "odd") for i in range(40)]
     pairs = [([1, 2, i], [i, 3]) for i in range(40)]
@@ -41,7 +49,7 @@ def makers():
     return [
         Language({"valid": STREAM}, 16),
         Masked({"valid": STREAM}, 16, Bytes(specials=("mask",))),
-        Rows({"valid": STREAM.view(50, 20)}, 20, Bytes(specials=("begin",))),
+        images(STREAM.view(50, 4, 5, 1)),
         Pairs({"valid": pairs}, Bytes(specials=("begin", "end"))),
         Labelled({"valid": texts}, ("even", "odd"), 16, Bytes()),
         LastWord({"valid": [f"the number {i}" for i in range(40)]}, 16, Bytes()),

@@ -115,7 +115,8 @@ def _of_image(
     json: bool,
 ) -> None:
     from formers.data.images.single import read_single
-    from formers.inspect.image_attention import levels_of, pixel_attention, shape_of
+    from formers.generation.images import levels_of
+    from formers.inspect.image_attention import pixel_attention, shape_of
     from formers.inspect.image_attention_page import save_image_attention_page
     from formers.inspect.image_attention_pictures import pixel_attention_facts, save_pixel_attention
 
@@ -123,7 +124,7 @@ def _of_image(
     found = read_single(image, shape_of(model.spec), levels_of(model.spec))
     for line in found.notices:
         notice(f"formers: {line}")
-    seen = pixel_attention(model, found.levels, pixel, channel, _class_number(model, class_), every=page)
+    seen = pixel_attention(model, found.levels, pixel, channel, class_number(model, class_), every=page)
     name = named(model.spec.name, run)
     seen.chosen(layer, head)  # refuses a layer or head that does not exist
     if out is not None:
@@ -143,7 +144,7 @@ def _of_image(
         print(" --out attention.html writes a page with every layer, head and pixel.")
 
 
-def _class_number(model: Model, class_: str | None) -> int | None:
+def class_number(model: Model, class_: str | None) -> int | None:
     """The number of a class that is given by its name or number."""
     from formers.core import FormersError, nearest
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from formers.cli.attention import class_number
 from formers.cli.common import notice, print_json, wrote
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def draw(
         seed = int(torch.randint(2**31, ()))
     with LiveImage(shape, levels, raster) as live:
         drawn = sample_images(
-            model, samples, label=None if label is None else class_of(model, label), source=small, given=given, keep=mask,
+            model, samples, label=class_number(model, label), source=small, given=given, keep=mask,
             temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, batch=batch,
             show=lambda done, stream: live.update(stream if cells.pixels else stream[..., 0], done),
         )  # fmt: skip
@@ -88,21 +89,6 @@ def draw(
         print_json(_facts(drawn.images, drawn.nats, dimensions, levels, seed, out))
     elif drawn.nats is not None:
         notice(f"seed {seed}: the samples have {float(drawn.nats.mean()):,.1f} nats on average under the model")
-
-
-def class_of(model: Model, label: str) -> int:
-    """The number of a class, given as its name or number."""
-    from formers.core import FormersError
-
-    names = model.labels or ()
-    if label in names:
-        return names.index(label)
-    if model.spec.labels is not None and label.isdecimal() and int(label) < model.spec.labels:
-        return int(label)
-    known = ", ".join(names[:20]) if names else f"0 ... {(model.spec.labels or 1) - 1}"
-    if model.spec.labels is None:
-        raise FormersError(f"--class {label} was given, and the model is not conditioned on classes: leave it out.")
-    raise FormersError(f"the model knows no class {label!r}: give one of {known}.")
 
 
 def kept(word: str, height: int, width: int) -> Tensor:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from formers.core import FormersError
-from formers.heads import PixelMixture
+from formers.generation.images import cells_of, levels_of
 from formers.inspect.views import NOTHING
 from formers.model import Model, Spec, StackModel
 from formers.model.inspection import WEIGHTS
@@ -82,14 +82,6 @@ class PixelAttention:
         return self.weights[layers, heads, self.query].mean(dim=(0, 1)), float(self.start[layers, heads, self.query].mean())
 
 
-def levels_of(spec: Spec) -> int:
-    """The number of levels of a channel value in a model of images."""
-    if isinstance(spec.head, PixelMixture):
-        return spec.head.levels
-    assert spec.vocab is not None
-    return spec.vocab
-
-
 def shape_of(spec: Spec) -> tuple[int, int, int]:
     """Height, width and channels of the images of a model; a model of anything else is refused."""
     if spec.image is None:
@@ -121,7 +113,8 @@ def pixel_attention(
     asked = int(place[pixel[0] * raster.width + pixel[1]])
     kept = spec.comparing * spec.heads
     every = every and kept * raster.cells**2 <= WEIGHTS and kept * raster.pixels**2 <= QUERIES
-    given = _shifted(spec, image)
+    cells = cells_of(spec)
+    given = cells.inputs(cells.stream(image[None]))
     positions = torch.arange(raster.pixels) * raster.channels + channel if every else torch.tensor([asked * raster.channels + channel])
     device = next(model.parameters()).device
     seen = model.inspect(given[:, : int(positions[-1]) + 1].to(device), label=_label(spec, label, device))
@@ -131,9 +124,9 @@ def pixel_attention(
         raise FormersError(f"{spec.name or 'this model'} attends to keys that are not pixels: use a member whose keys are.")
     rows = torch.stack([maps[0, :, spec.extra :, spec.extra :][:, positions] for maps in seen.attention]).float().cpu()
     layers, heads, queries, keys = rows.shape
-    cells = rows.new_zeros(layers, heads, queries, raster.cells)
-    cells[..., : keys - 1] = rows[..., 1:]  # the key at position s stands for cell s-1
-    weights = cells.view(layers, heads, queries, raster.pixels, raster.channels).sum(dim=-1)[..., place]
+    seen_cells = rows.new_zeros(layers, heads, queries, raster.cells)
+    seen_cells[..., : keys - 1] = rows[..., 1:]  # the key at position s stands for cell s-1
+    weights = seen_cells.view(layers, heads, queries, raster.pixels, raster.channels).sum(dim=-1)[..., place]
     pixels = raster.replace(channels=1).order()[positions // raster.channels]
     order = pixels.argsort()
     return PixelAttention(
@@ -156,16 +149,6 @@ def _checked_pixel(pixel: tuple[int, int] | None, shape: tuple[int, int, int]) -
     if not (0 <= row < height and 0 <= column < width):
         raise FormersError(f"pixel {row},{column} is outside the image: give ROW,COLUMN from 0,0 to {height - 1},{width - 1}.")
     return row, column
-
-
-def _shifted(spec: Spec, image: Tensor) -> Tensor:
-    """What the model is given: at position t cell t-1, channel values (1, cells) or pixels in [-1, 1] (1, pixels, channels)."""
-    assert spec.image is not None
-    if spec.features is None:
-        stream = spec.image.to_stream(image[None].long())
-    else:
-        stream = spec.image.to_pixels(2 * image[None].float() / (levels_of(spec) - 1) - 1)
-    return torch.cat([torch.zeros_like(stream[:, :1]), stream[:, :-1]], dim=1)
 
 
 def _label(spec: Spec, label: int | None, device: torch.device) -> Tensor | None:
