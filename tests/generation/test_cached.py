@@ -82,7 +82,7 @@ def agree(read: Subject, lengths: list[int], cuts: set[int], seed: int, toleranc
             close(together[row, :length], alone, LOOSE * float(alone.abs().max()) if tolerance is None else tolerance)
 
 
-@MEMBERS
+@sweep("specimen", [specimen for specimen in CAUSAL if specimen.spec.image is None])
 @sweep("batch", [1, 3])
 @torch.no_grad()
 def test_a_reader_gives_the_logits_of_reading_everything_anew(specimen: Specimen, batch: int) -> None:

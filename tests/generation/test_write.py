@@ -15,7 +15,7 @@ from formers.model import Seq2Seq
 from helpers import refused, sweep
 
 SMALL = {"dim": 16, "heads": 2, "layers": 1}
-PROMPTED = [s for s in CAUSAL if s.spec.encoder is None]
+PROMPTED = [s for s in CAUSAL if s.spec.encoder is None and s.spec.image is None]
 
 
 def moved(model: formers.Model) -> formers.Model:
