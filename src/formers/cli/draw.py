@@ -158,5 +158,5 @@ def _facts(images: Tensor, nats: Tensor | None, dimensions: int, levels: int, se
     import math
 
     likelihood = {} if nats is None else {"nats": [round(n, 4) for n in nats.tolist()]}
-    bits = {} if nats is None else {"bits_per_dimension": float(nats.mean()) / (dimensions * math.log(2))}
+    bits = {} if nats is None or dimensions == 0 else {"bits_per_dimension": float(nats.mean()) / (dimensions * math.log(2))}
     return {"images": images.tolist(), "levels": levels, "seed": seed, **likelihood, **bits, "out": None if out is None else str(out)}

@@ -74,7 +74,11 @@ def generate(
     if model.spec.image is not None:
         from formers.cli.draw import draw
 
-        texts = {"--stop": stop, "--beams": beams, "--min-p": min_p, "--repetition-penalty": None if repetition_penalty == 1.0 else "given"}
+        usual = Options()
+        texts = {
+            "--stop": stop, "--beams": beams, "--min-p": min_p, "--repetition-penalty": repetition_penalty != usual.repetition_penalty,
+            "--max-new-tokens": max_new_tokens != usual.max_new_tokens, "--length-penalty": length_penalty != usual.length_penalty,
+        }  # fmt: skip
         wrong = next((name for name, value in {**dict.fromkeys(given, True), **texts}.items() if value), None)
         if wrong is not None:
             raise FormersError(

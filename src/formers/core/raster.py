@@ -87,20 +87,21 @@ class Raster(Part):
 
     def to_pixels(self, images: Tensor) -> Tensor:
         """Images (batch, height, width, any channels) as streams of whole pixels (batch, pixels, channels)."""
-        batch, height, width, channels = images.shape
-        if self.channels != 1 or (height, width) != (self.height, self.width):
+        if self.channels != 1 or images.dim() != 4 or tuple(images.shape[1:3]) != (self.height, self.width):
             raise FormersError(
                 f"images of shape {tuple(images.shape)} are no streams of pixels in the order {self!r}: "
                 f"give (batch, {self.height}, {self.width}, channels) and an order with channels=1."
             )
-        return images.reshape(batch, self.pixels, channels)[:, self.order().to(images.device)]
+        return images.flatten(1, 2)[:, self.order().to(images.device)]
 
     def to_images(self, stream: Tensor) -> Tensor:
         """Streams (batch, cells), or of whole pixels (batch, pixels, channels), as images (batch, height, width, channels)."""
-        inverse = _inverse(self).to(stream.device)
-        if stream.dim() == 2:
-            return stream[:, inverse].view(len(stream), self.height, self.width, self.channels)
-        return stream[:, inverse].view(len(stream), self.height, self.width, stream.shape[2])
+        whole = stream.dim() == 3 and self.channels == 1
+        if (stream.dim() != 2 and not whole) or stream.shape[1] != self.cells:
+            wanted = f"(batch, {self.cells})" + (f" or (batch, {self.cells}, channels)" if self.channels == 1 else "")
+            raise FormersError(f"the stream is of shape {tuple(stream.shape)}, and images in the order {self!r} are {wanted}: give that.")
+        channels = stream.shape[2] if whole else self.channels
+        return stream[:, _inverse(self).to(stream.device)].view(len(stream), self.height, self.width, channels)
 
     def _checked(self, images: Tensor) -> Tensor:
         shape = (self.height, self.width, self.channels)

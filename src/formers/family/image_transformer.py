@@ -132,6 +132,8 @@ def source_shape(condition: Literal["small", "grey"], height: int, width: int, c
             raise FormersError(f"condition=grey colours the grey values of RGB images, and channels={channels}: give images of 3 channels.")
         return height, width, 1
     factor = factor or (4 if min(height, width) >= 16 else 2)
+    if factor == 1:
+        raise FormersError("factor=1 makes the source the image itself: give a factor of at least 2.")
     if height % factor or width % factor:
         raise FormersError(f"factor={factor} does not divide an image of {height} x {width} pixels: give a factor that divides both.")
     return height // factor, width // factor, channels

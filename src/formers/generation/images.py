@@ -22,6 +22,7 @@ from formers.data.images.batches import Cells
 from formers.generation.choose import probabilities, refuse_diverged
 from formers.generation.options import Options
 from formers.heads import PixelHead, PixelMixture
+from formers.inputs.base import INTEGERS
 from formers.model import Model, Seq2Seq, Spec, evaluating
 
 BATCH = 64
@@ -190,7 +191,13 @@ class _Job:
             return None
         if wanted is None:
             raise FormersError(f"label={label} was given, and the model is not conditioned on classes: leave it out.")
-        found = torch.as_tensor(label, dtype=torch.int64).reshape(-1)
+        try:
+            given = torch.as_tensor(label).reshape(-1)
+        except (TypeError, ValueError, RuntimeError):
+            given = torch.empty(0)
+        if given.dtype not in INTEGERS:
+            raise FormersError(f"label={label!r} is no class: give an integer from 0 to {wanted - 1}, or one for each image.")
+        found = given.long().cpu()
         if len(found) not in (1, samples):
             raise FormersError(f"{len(found)} labels were given for {samples} images: give one label, or one for each.")
         wrong = found[(found < 0) | (found >= wanted)]
@@ -228,10 +235,9 @@ class _Job:
             raise FormersError("completing an image needs both given, the image, and keep, the mask of the pixels that are kept.")
         raster, spec = self.cells.raster, self.model.spec
         images = self._images("given", given, (raster.height, raster.width, channels_of(spec)), samples)
-        if tuple(keep.shape) != (raster.height, raster.width) or keep.dtype != torch.bool:
-            raise FormersError(
-                f"keep is {keep.dtype} of shape {tuple(keep.shape)}: give bool of shape ({raster.height}, {raster.width}), True = kept."
-            )
+        if not isinstance(keep, Tensor) or tuple(keep.shape) != (raster.height, raster.width) or keep.dtype != torch.bool:
+            got = f"{keep.dtype} of shape {tuple(keep.shape)}" if isinstance(keep, Tensor) else f"a {type(keep).__name__}"
+            raise FormersError(f"keep is {got}: give bool of shape ({raster.height}, {raster.width}), True = kept.")
         count = prefix(raster, keep)
         stream = self.cells.stream(images)
         stream = stream if self.cells.pixels else stream[..., None]
@@ -245,7 +251,9 @@ class _Job:
         if len(images) not in (1, samples):
             raise FormersError(f"{name} has {len(images)} images for {samples} samples: give one, or one for each.")
         if int(images.min()) < 0 or int(images.max()) >= self.cells.levels:
-            raise FormersError(f"{name} has levels up to {int(images.max())}: the model knows 0 ... {self.cells.levels - 1}.")
+            raise FormersError(
+                f"{name} has levels from {int(images.min())} to {int(images.max())}: the model has 0 ... {self.cells.levels - 1}."
+            )
         return images.long()
 
 

@@ -18,6 +18,7 @@ and (K, C(C-1)/2). Coefficients are ordered by channel, and for each channel by 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,8 @@ from formers.core import FormersError, nearest
 
 FLOOR = -7.0
 """The least logarithm of a scale."""
+NARROW = -14.0
+"""Below this logarithm of a width w, log(1 - exp(-w)) is log w - w/2 to 1e-13."""
 
 
 def numbers(mixtures: int, channels: int) -> int:
@@ -108,8 +111,15 @@ def log_mass(levels: Tensor, mean: Tensor, log_scale: Tensor, count: int) -> Ten
     width = (2.0 * half) * rate
     above = torch.where(levels == 0, 0.0, F.logsigmoid(-b))
     below = torch.where(levels == count - 1, 0.0, F.logsigmoid(a))
-    inside = torch.where((levels == 0) | (levels == count - 1), 0.0, (-torch.expm1(-width)).log())
+    inside = torch.where((levels == 0) | (levels == count - 1), 0.0, _log_share(width, math.log(2.0 * half) - log_scale))
     return below + above + inside  # E78
+
+
+def _log_share(width: Tensor, log_width: Tensor) -> Tensor:
+    """log(1 - exp(-width)), also where the scale is so large that the width of a bin is no number above 0."""
+    narrow = log_width < NARROW
+    wide = (-torch.expm1(-torch.where(narrow, 1.0, width))).log()
+    return torch.where(narrow, log_width - width / 2, wide)
 
 
 LAYOUTS = ("tensor2tensor", "pixelcnn++", "components-last")

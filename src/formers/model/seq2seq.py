@@ -87,8 +87,19 @@ class Seq2Seq(Model):
         hidden, steps = self.stack(self.labelled(x, label), stream, () if state is None else state.steps)
         return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(target)), progress)
 
-    def inspect(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None, mask: Tensor | None = None) -> Inspection:
-        """What the model computes over a source and decoder inputs: both stacks' attention maps, cross-attention, and norms."""
+    def inspect(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        label: Tensor | None = None,
+    ) -> Inspection:
+        """What the model computes over a source and decoder inputs: both stacks' attention maps, cross-attention, and norms.
+
+        label: the class (batch,) of each row, where the decoder's spec has `labels`.
+        """
         (batch, n), (_, m) = size_of(target), size_of(source)
         reader = self.spec.encoder
         assert reader is not None
@@ -96,4 +107,4 @@ class Seq2Seq(Model):
         keys = reader.attention.condensed(reader.sizes, seen) or seen
         own = self.spec.heads * n * (self.spec.comparing * n + self.spec.depth.steps * m)
         weights = batch * (reader.comparing * reader.heads * seen * keys + own)
-        return inspect_pass(self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, watch=watch), weights)
+        return inspect_pass(self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, label=label, watch=watch), weights)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from formers.baselines.images import image_baselines
-from formers.core import FormersError
+from formers.core import FormersError, nearest
 from formers.data import Reading
 from formers.data.images import ImageBatches, ImageData, ImageOptions, evaluated, open_images
 from formers.family import spec as member_spec
@@ -21,6 +21,8 @@ from formers.model import Spec, check
 
 log = logging.getLogger(__name__)
 
+WORDS = {"head": ("categorical", "mixture"), "condition": ("none", "class", "small", "grey")}
+"""Options of image-transformer that are words, and these; the first is the default."""
 IMAGE_OPTIONS = ("head", "mixtures", "condition")
 """Options of image-transformer that other members have, too, where they are trained on images."""
 
@@ -32,7 +34,8 @@ def prepare_images(
     refuse_reading(str(data), reading)
     known = find_member(member)
     said = {**known.presets.get(preset or "", {}), **options}
-    size = (int(said["height"]), int(said["width"])) if said.get("height") and said.get("width") else None
+    height, width = said.get("height"), said.get("width")
+    size = (height, width) if isinstance(height, int) and isinstance(width, int) and min(height, width) > 0 else None
     levels = options.get("levels", options.get("vocab", reading.levels))
     opened = open_images(data, image_options(reading, levels), size)
     spec = _spec(member, opened, preset, options, said)
@@ -102,6 +105,9 @@ def _spec(member: str, data: ImageData, preset: str | None, options: dict[str, A
     if condition == "class" and labels is None:
         raise FormersError(f"condition=class needs classes, and {data.source} has none: give a folder for each class, or leave it out.")
     mixture = said.get("head") == "mixture"
+    for name, words in {} if "layout" in known.options else WORDS.items():  # image-transformer refuses them itself
+        if said.get(name, words[0]) not in words:
+            raise FormersError(f"{name}={said[name]} is unknown for images: {nearest(str(said[name]), words)}")
     shape: dict[str, Any] = {"height": height, "width": width, "channels": channels}
     for name, value in {**shape, "levels": data.levels, "labels": labels}.items():
         if name in said and name in options and options[name] != value:
@@ -124,7 +130,7 @@ def _spec(member: str, data: ImageData, preset: str | None, options: dict[str, A
     base = member_spec(member, preset=preset, **sizes)
     return on_images(
         base, height, width, channels, levels=data.levels, head="mixture" if mixture else "categorical",
-        mixtures=int(said.get("mixtures", 10)), labels=labels,
+        mixtures=said.get("mixtures", 10), labels=labels,
     )  # fmt: skip
 
 

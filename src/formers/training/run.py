@@ -17,7 +17,7 @@ from formers.core.paths import given_path
 from formers.core.stream import ENCODER
 from formers.data import Reading
 from formers.data.files import parallel, resolved
-from formers.data.images import ImageBatches
+from formers.data.images import ImageBatches, has_images
 from formers.data.tasks import Answers, DrawnPairs
 from formers.generation import generate, tokenizer_of
 from formers.model import Model, Seq2Seq, load
@@ -322,4 +322,6 @@ def open_run(
 
 def _is_whole(facts: dict[str, Any], data: str | None) -> bool:
     """Whether data are a file of the user's own, which has no parts; not if they are what the run was trained on."""
-    return data is not None and facts.get("data") not in (data, resolved(data)) and all(Path(file).is_file() for file in parallel(data))
+    if data is None or facts.get("data") in (data, resolved(data)) or has_images(data):  # images are split into parts
+        return False
+    return all(Path(file).is_file() for file in parallel(data))
