@@ -146,18 +146,18 @@ def _of_image(
 
 def class_number(model: Model, class_: str | None) -> int | None:
     """The number of a class that is given by its name or number."""
-    from formers.core import FormersError, nearest
+    from formers.core import FormersError
 
     if class_ is None:
         return None
-    names = model.labels or ()
+    labels, names = model.spec.labels, model.labels or ()
+    if labels is None:
+        raise FormersError(f"--class {class_} is given, and {model.spec.name or 'the model'} is not conditioned on classes: leave it out.")
     if class_ in names:
         return names.index(class_)
-    if not class_.isdecimal():
-        raise FormersError(
-            f"there is no class {class_!r}: {nearest(class_, names)}" if names else f"{class_!r} is no class: give its number."
-        )
-    return int(class_)
+    if class_.isdecimal() and int(class_) < labels:
+        return int(class_)
+    raise FormersError(f"there is no class {class_!r}: give one of {', '.join(names[:20]) if names else f'0 ... {labels - 1}'}.")
 
 
 def alignment(
