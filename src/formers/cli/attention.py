@@ -150,14 +150,15 @@ def class_number(model: Model, class_: str | None) -> int | None:
 
     if class_ is None:
         return None
-    names = model.labels or ()
+    names, count = model.labels or (), model.spec.labels
+    if count is None:
+        raise FormersError(f"--class {class_} was given, and the model is not conditioned on classes: leave it out.")
     if class_ in names:
         return names.index(class_)
-    if not class_.isdecimal():
-        raise FormersError(
-            f"there is no class {class_!r}: {nearest(class_, names)}" if names else f"{class_!r} is no class: give its number."
-        )
-    return int(class_)
+    if class_.isdecimal() and int(class_) < count:
+        return int(class_)
+    fix = nearest(class_, names) if names else f"give a number from 0 to {count - 1}."
+    raise FormersError(f"there is no class {class_!r}: {fix}")
 
 
 def alignment(
