@@ -15,7 +15,7 @@ from formers import FormersError
 from formers.attention import flex
 from formers.attention.request import Request
 from formers.core import Index, Range
-from formers.patterns import BigBird, Causal, Fixed, Full, Local, LocalGrid, Pattern, PerHead, Strided
+from formers.patterns import BigBird, Causal, Fixed, Full, Local, LocalGrid, OrderedGrid, Pattern, PerHead, Strided
 from helpers import close, refused, sweep
 
 CPU = torch.device("cpu")
@@ -86,7 +86,7 @@ def test_blocks_are_those_that_hold_a_pair(pattern: Pattern, n: int) -> None:
     try:
         request = asked(pattern, n)
     except FormersError:
-        assert isinstance(pattern, LocalGrid), "only an image has so many pixels and no more"
+        assert isinstance(pattern, LocalGrid | OrderedGrid), "only an image has so many pixels and no more"
         return
     some, every = blocks_by_hand(request.pattern.mask(n, request.heads))
     for padded in (False, True):

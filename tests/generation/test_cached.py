@@ -21,6 +21,7 @@ from helpers import close, sweep
 
 MEMBERS = sweep("specimen", CAUSAL)
 WITHOUT_HASHES = sweep("specimen", [specimen for specimen in CAUSAL if not specimen.spec.draws])
+WRITERS = sweep("specimen", [specimen for specimen in CAUSAL if specimen.spec.image is None])
 LOOSE = 0.05
 LONGEST, ROWS = 24, 4
 
@@ -82,7 +83,7 @@ def agree(read: Subject, lengths: list[int], cuts: set[int], seed: int, toleranc
             close(together[row, :length], alone, LOOSE * float(alone.abs().max()) if tolerance is None else tolerance)
 
 
-@sweep("specimen", [specimen for specimen in CAUSAL if specimen.spec.image is None])
+@WRITERS
 @sweep("batch", [1, 3])
 @torch.no_grad()
 def test_a_reader_gives_the_logits_of_reading_everything_anew(specimen: Specimen, batch: int) -> None:

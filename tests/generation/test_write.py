@@ -122,7 +122,8 @@ def test_prompts_side_by_side_are_written_as_each_alone(specimen):
     """Whatever their lengths, however their windows slide, whatever the batch, and each sample with draws of its own."""
     model = subject(specimen.spec.replace(length=16)).model
     prompts = [[1, 2, 3], [4], [1, 2, 3], [5] * 15, [0] * 20, [9, 8, 7]]
-    options = {"max_new_tokens": 14, "seed": 5, "repetition_penalty": 1.2, "top_k": 5}
+    # The random weights of a stack without a final norm make large logits.
+    options = {"max_new_tokens": 14, "seed": 5, "repetition_penalty": 1.2, "top_k": 5, "temperature": 8.0}
     together = formers.generate(model, prompts, **options)
     assert together[0] != together[2], "equal prompts are two samples"
     assert together[:2] + together[3:] == [formers.generate(model, [p], **options)[0] for p in prompts[:2] + prompts[3:]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import formers
-from contracts.specimens import SPECIMENS, VOCAB, subject
+from contracts.specimens import SPECIMENS, VOCAB, given_to, subject
 from formers.attention import Aligned, Pondering, Recurrent, Window
 from formers.bench.pondering import skipping_is
 from formers.core import Watch
@@ -19,11 +19,16 @@ SEQ2SEQ = [s for s in SPECIMENS if s.spec.encoder is not None]
 STACKS = [s for s in SPECIMENS if s.spec.encoder is None]
 
 
+def of_class(seat):
+    """The label that a model is given, where it is conditioned on classes."""
+    return {} if seat.label is None else {"label": seat.label}
+
+
 @sweep("specimen", STACKS)
 def test_maps_of_every_layer_and_head_sum_to_one_over_what_the_pattern_allows(specimen):
     seat = subject(specimen.spec)
     x = seat.input(7)
-    seen = seat.model.inspect(x)
+    seen = seat.model.inspect(x, **of_class(seat))
     spec = specimen.spec
     n = spec.extra + 7  # extra vectors stand before the tokens
     attends = not isinstance(spec.attention, (Recurrent, Pondering, Window))
@@ -68,7 +73,8 @@ def test_a_padded_row_shows_what_the_row_alone_shows(specimen):
     x = seat.input(8)
     mask = torch.ones(2, 8, dtype=torch.bool)
     mask[1, [0, 3, 7]] = False
-    padded, alone = seat.model.inspect(x, mask=mask), seat.model.inspect(x[1:, mask[1]])
+    padded = seat.model.inspect(x, mask=mask, **of_class(seat))
+    alone = seat.model.inspect(x[1:, mask[1]], **of_class(seat.rows([1])))
     made = specimen.spec.attention.condensed(specimen.spec.sizes, 5)
     real = torch.cat([torch.ones(specimen.spec.extra, dtype=torch.bool), mask[1]])
     keys = real if made is None else torch.arange(padded.attention[0].shape[3]) < made
@@ -82,7 +88,7 @@ def test_a_padded_row_shows_what_the_row_alone_shows(specimen):
 @sweep("specimen", SEQ2SEQ)
 def test_an_encoder_decoder_shows_both_stacks_and_the_cross_attention(specimen):
     seat, spec = subject(specimen.spec, batch=2), specimen.spec
-    source, target = torch.randint(5, (2, 6)), torch.randint(5, (2, 4))
+    source, target = given_to(spec if spec.encoder.vocab is spec.encoder.features is None else spec.encoder, 2, 6), seat.input(4)
     source_mask, mask = (
         torch.tensor([[True] * 6, [False, True, True, False, True, True]]),
         torch.tensor([[True] * 4, [True, False, True, True]]),

@@ -18,6 +18,8 @@ from formers.training.optim import optimizer
 
 # What has two or more dimensions and is a table of vectors, or a bias: written down name by name, and not read from the modules.
 TABLES = (
+    r"(source_)?embedding\.values",  # channel values of images
+    r"label_embedding\.weight",
     r"(source_)?embedding\.(weight|mask|tables\.\d+)",  # tokens, the places of a fact's words, clusters of tokens
     r"(stack|encoder)\.extra",  # vectors before the tokens
     r"(stack|encoder)\.position\.(table|tables|row|column|channel|steps)",

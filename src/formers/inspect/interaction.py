@@ -81,7 +81,7 @@ def readers() -> list[Variant]:
     """The members that read tokens, and beside them what the lecture compares them with."""
     found = []
     for name, member in MEMBERS.items():
-        if "vocab" in member.options:
+        if "vocab" in member.options and "layout" not in member.options:  # an image's length follows from its sides
             found.append(Variant(name, name, {}))
             found += [Variant(f"{name}:{option}={value}", name, {option: value}) for option, value in BESIDE.get(name, {}).items()]
     return found

@@ -31,8 +31,8 @@ class AgentSettings(Part):
     schedule: Literal["constant", "linear"] = "constant"
     """Whether the learning rate stays, or falls to 0 at the end."""
     weight_decay: NonNegativeFloat = 0.0
-    beta2: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.999
-    """AdamW's second; the first is 0.9."""
+    beta2: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.98
+    """AdamW's second; the first is 0.9. With 0.999 its first step after a long calm is four times as large."""
     epsilon: PositiveFloat = 1e-5
     """What AdamW adds to the root of the second moment."""
     clip: PositiveFloat = 0.5

@@ -120,6 +120,10 @@ def _spec(member: str, data: ImageData, preset: str | None, options: dict[str, A
     positions = height * width * (1 if mixture else channels)
     fitted = {"length": positions, "height": height, "width": width, "channels": 1 if mixture else channels}
     own = {name: value for name, value in options.items() if name not in (*IMAGE_OPTIONS, "vocab", "levels", "labels")}
+    if own.get("length", positions) != positions:
+        raise FormersError(
+            f"length={own['length']} does not match {data.source}, whose images have {positions} positions: leave length out."
+        )
     sizes = {**own, **{name: value for name, value in fitted.items() if name in known.options}, "vocab": data.levels}
     if "tied" in known.options:
         sizes["tied"] = False

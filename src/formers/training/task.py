@@ -112,10 +112,12 @@ def task_of(
     """The task of a spec whose tokenizer and labels are known, as those of a saved run."""
     if has_images(data):
         return _of_images(spec, *open_for(spec, data, reading))
-    if tokenizer is None:
-        raise FormersError(f"{spec.name or 'this model'} has no tokenizer, so {data} cannot be read as text: give images.")
     if is_exercise(data):
         return _exercise(spec, data, reading, tokenizer)
+    if tokenizer is None:
+        raise FormersError(
+            f"{spec.name or 'this model'} has no tokenizer, so {data} cannot be read: give data of the kind it was trained on."
+        )
     if has_passages(data):
         parts, about, mark = open_passages(data)
         if not spec.head.writes or spec.encoder is not None:

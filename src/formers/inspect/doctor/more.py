@@ -25,8 +25,13 @@ EXTRAS = {
     "mt": (Extra("sacrebleu", ">=2.4", "BLEU, where pairs are judged"),),
     "tensorboard": (Extra("tensorboard", ">=2.16", "curves in a browser: formers train ... --track tensorboard"),),
     "images": (
-        Extra("pillow", ">=10", "folders of PNG, JPEG and WebP files as data"),
+        Extra("pillow", ">=10", "image files as data, and animations"),
         Extra("scikit-learn", ">=1.4", "the data set digits"),
+    ),
+    "rl": (
+        Extra("gymnasium", ">=1.0", "environments of other packages: formers train gtrxl --env ID"),
+        Extra("minigrid", ">=3.0", "MiniGrid's environments"),
+        Extra("pillow", ">=10", "image files as data, and animations"),
     ),
 }
 """By the name of the extra in pyproject.toml."""
@@ -37,7 +42,7 @@ COMPLETIONS = {"bash": ".bash_completions/formers.sh", "zsh": ".zfunc/_formers",
 def extras() -> list[dict[str, Any]]:
     """The optional packages: what they give, which version is there, and how to install them."""
     trackers = [Extra(sink.package, "", f"figures go there: formers train ... --track {sink.name}") for sink in SINKS.values()]
-    declared = [extra for packages in EXTRAS.values() for extra in packages]
+    declared = list(dict.fromkeys(extra for packages in EXTRAS.values() for extra in packages))  # two may share a package
     known = {extra.package: extra for extra in (*trackers, *declared)}  # what pyproject.toml says counts more
     ordered = [*declared, *(extra for extra in known.values() if extra not in declared)]
     return [
