@@ -167,7 +167,7 @@ def _scale(figure: Any, axes: list[Any], top: float) -> None:
     ticks = [0.0, top / 16, top / 4, top]
     shown = ScalarMappable(norm=PowerNorm(0.5, 0, top), cmap=colours)
     bar = figure.colorbar(shown, ax=axes, ticks=ticks, fraction=0.04, pad=0.02, aspect=25, shrink=0.9)
-    bar.ax.set_yticklabels([f"{100 * tick:.2g}%" for tick in ticks])
+    bar.ax.set_yticklabels([f"{100 * tick:.3g}%" for tick in ticks])
     tidy(bar.ax)
     bar.outline.set_visible(False)
 
