@@ -39,7 +39,7 @@ def draw(
 
     from formers.core import FormersError
     from formers.generation import sample_images
-    from formers.generation.images import cells_of, channels_of, levels_of, prefix
+    from formers.generation.images import cells_of, image_shape, levels_of, prefix
     from formers.inspect.images import grid, rows_with_titles, save_growing, save_png
     from formers.inspect.nearest import nearest_picture
     from formers.inspect.terminal_images import LiveImage
@@ -47,7 +47,7 @@ def draw(
     spec = model.spec
     cells, levels = cells_of(spec), levels_of(spec)
     raster = cells.raster
-    shape = (raster.height, raster.width, channels_of(spec))
+    shape = image_shape(spec)
     if out is not None and out.suffix.lower() not in (".png", ".gif"):
         raise FormersError(f"{out.name!r} is no name for drawn images: end it in .png, or in .gif to see them grow.")
     if (image is None) != (keep is None):
@@ -58,9 +58,9 @@ def draw(
     mask = None if keep is None else kept(keep, raster.height, raster.width)
     small = None
     if source is not None:
-        if cells.source_raster is None:
+        if spec.encoder is None:
             raise FormersError("--source is for models that are conditioned on an image: leave it out.")
-        small = read_levels(source, _source_shape(cells, spec), levels)
+        small = read_levels(source, image_shape(spec.encoder), levels)
     if seed is None:
         seed = int(torch.randint(2**31, ()))
     with LiveImage(shape, levels, raster) as live:
@@ -118,11 +118,6 @@ def read_levels(image: str, shape: tuple[int, int, int], levels: int) -> Tensor:
     for line in found.notices:
         notice(f"formers: {line}")
     return found.levels[None]
-
-
-def _source_shape(cells: Any, spec: Any) -> tuple[int, int, int]:
-    raster = cells.source_raster
-    return raster.height, raster.width, spec.encoder.features or raster.channels
 
 
 def _training_images(run: Path, model: Model) -> Tensor:

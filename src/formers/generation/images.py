@@ -61,10 +61,10 @@ def levels_of(spec: Spec) -> int:
     return levels
 
 
-def channels_of(spec: Spec) -> int:
-    """The channels of the images that a model of images predicts."""
+def image_shape(spec: Spec) -> tuple[int, int, int]:
+    """Height, width and channels of the images of a spec: those that a model predicts, or those that its encoder reads."""
     assert spec.image is not None
-    return spec.head.channels if isinstance(spec.head, PixelMixture) else spec.image.channels
+    return spec.image.height, spec.image.width, spec.features or spec.image.channels
 
 
 def sample_images(
@@ -124,7 +124,7 @@ class _Job:
     @property
     def channels(self) -> int:
         """Channel values that are drawn at each position."""
-        return channels_of(self.model.spec) if self.cells.pixels else 1
+        return image_shape(self.model.spec)[2] if self.cells.pixels else 1
 
     def run(self, uniforms: list[Tensor], labels: Tensor | None, sources: Tensor | None, known: Tensor | None, show: Show | None) -> Drawn:
         """Draws as many images as there are rows of random numbers."""
@@ -212,20 +212,16 @@ class _Job:
             if source is not None:
                 raise FormersError("a source image was given, and the model is not conditioned on one: leave it out.")
             return None
-        channels = self._source_channels()
-        if source is None:
-            raise FormersError(
-                f"the model is conditioned on a {self.cells.source} image: give source of {raster.height} x {raster.width} x {channels}."
-            )
-        checked = self._images("source", source, (raster.height, raster.width, channels), samples)
-        given = self.cells.given(self.cells.stream(checked, raster)).expand(samples, *[-1] * (2 if self.cells.pixels else 1))
-        return given.to(next(self.model.parameters()).dtype) if self.cells.pixels else given
-
-    def _source_channels(self) -> int:
         encoder = self.model.spec.encoder
         assert encoder is not None
-        assert encoder.image is not None
-        return encoder.features if self.cells.pixels and encoder.features is not None else encoder.image.channels
+        shape = image_shape(encoder)
+        if source is None:
+            raise FormersError(
+                f"the model is conditioned on a {self.cells.source} image: give source of {shape[0]} x {shape[1]} x {shape[2]}."
+            )
+        checked = self._images("source", source, shape, samples)
+        given = self.cells.given(self.cells.stream(checked, raster)).expand(samples, *[-1] * (2 if self.cells.pixels else 1))
+        return given.to(next(self.model.parameters()).dtype) if self.cells.pixels else given
 
     def known(self, given: Tensor | None, keep: Tensor | None, samples: int) -> Tensor | None:
         """The first cells (samples, positions, channels) of each stream that are given."""
@@ -234,7 +230,7 @@ class _Job:
         if given is None or keep is None:
             raise FormersError("completing an image needs both given, the image, and keep, the mask of the pixels that are kept.")
         raster, spec = self.cells.raster, self.model.spec
-        images = self._images("given", given, (raster.height, raster.width, channels_of(spec)), samples)
+        images = self._images("given", given, image_shape(spec), samples)
         if not isinstance(keep, Tensor) or tuple(keep.shape) != (raster.height, raster.width) or keep.dtype != torch.bool:
             got = f"{keep.dtype} of shape {tuple(keep.shape)}" if isinstance(keep, Tensor) else f"a {type(keep).__name__}"
             raise FormersError(f"keep is {got}: give bool of shape ({raster.height}, {raster.width}), True = kept.")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from formers.core import FormersError
-from formers.generation.images import cells_of, levels_of
+from formers.generation.images import cells_of, image_shape, levels_of
 from formers.inspect.views import NOTHING
 from formers.model import Model, Spec, StackModel
 from formers.model.inspection import WEIGHTS
@@ -86,7 +86,7 @@ def shape_of(spec: Spec) -> tuple[int, int, int]:
     """Height, width and channels of the images of a model; a model of anything else is refused."""
     if spec.image is None:
         raise FormersError(f"{spec.name or 'this model'} is not a model of images: give it a text with --text.")
-    return spec.image.height, spec.image.width, spec.features or spec.image.channels
+    return image_shape(spec)
 
 
 def pixel_attention(

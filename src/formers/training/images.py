@@ -16,7 +16,7 @@ from formers.data.images import ImageBatches, ImageData, ImageOptions, evaluated
 from formers.family import spec as member_spec
 from formers.family.images import on_images
 from formers.family.members import member as find_member
-from formers.generation.images import cells_of, channels_of, levels_of
+from formers.generation.images import cells_of, image_shape, levels_of
 from formers.model import Spec, check
 
 log = logging.getLogger(__name__)
@@ -51,12 +51,13 @@ def open_for(spec: Spec, data: str | Path, reading: Reading) -> tuple[ImageData,
             f"{data} has images, and {spec.name or 'this model'} was not trained on images: use a run that was, or give other data."
         )
     levels = levels_of(spec)
-    size = (spec.image.height, spec.image.width)
+    shape = image_shape(spec)
+    size = shape[:2]
     opened = open_images(data, image_options(reading, levels if reading.levels == levels else None))
     if opened.levels != levels or opened.shape[:2] != size:
         opened = open_images(data, image_options(reading, levels), size)
-    if opened.shape != (*size, channels_of(spec)):
-        raise FormersError(f"{data} has images of {_words(opened.shape)}, and the model reads {_words((*size, channels_of(spec)))}.")
+    if opened.shape != shape:
+        raise FormersError(f"{data} has images of {_words(opened.shape)}, and the model reads {_words(shape)}.")
     return opened, batches_of(spec, opened, reading)
 
 
