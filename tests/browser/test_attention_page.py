@@ -1,12 +1,10 @@
 """The page of attention in a real browser: tokens are shaded as the weights say, no text ever runs, and no request is sent.
 
-Chromium comes from the system (`make browser`). Without it these tests are skipped, or fail where FORMERS_BROWSER=required.
+conftest.py says where the browser comes from.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,25 +16,8 @@ from torch import Tensor
 from formers.data import Bytes
 from formers.inspect import View, save_attention_page, token_labels
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WORDS = ["⟨begin⟩", "the", "␣cat", "␣sat", "␣on", "␣the", "␣mat", "⏎", "."]
 HOSTILE = '<script>window.hacked=1</script><img src=x onerror="window.hacked=1"></script>&lt;\''
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        path, sync_playwright = None, None
-    if path is None:
-        missing = pytest.fail if os.environ.get("FORMERS_BROWSER") == "required" else pytest.skip
-        missing("no Chromium, or no playwright to drive it: run `make browser` and `make setup`")
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 class Opened(NamedTuple):

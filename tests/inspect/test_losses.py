@@ -88,6 +88,17 @@ def test_curves_are_drawn_where_they_are(tmp_path):
     assert save_panels([panel, panel._replace(level=1.0)], tmp_path / "a.svg", "words").read_text().count("<svg") == 1
 
 
+def test_a_band_is_shaded_and_panels_stand_in_rows(tmp_path):
+    line = Curve("a", [1.0, 2.0], [1.0, 2.0])
+    plain = Panel([line], "x", "y")
+    banded = plain._replace(curves=[line._replace(band=([0.5, 1.5], [1.5, 2.5]))], title="of the second")
+    without = save_panels([plain], tmp_path / "a.svg", "words").read_text()
+    shaded = save_panels([plain, plain, banded], tmp_path / "b.svg", "words", columns=2).read_text()
+    assert "opacity: 0.16" not in without
+    assert shaded.count("opacity: 0.16") == 1
+    assert "axes_3" in shaded
+
+
 def test_what_is_not_a_number_is_not_drawn():
     panel = Panel([Curve("a", [1.0, 2.0], [math.nan, math.inf])], "x", "y")
     assert "a  a" in draw_curves(panel)

@@ -24,6 +24,8 @@ class Curve(NamedTuple):
     name: str
     x: list[float]
     y: list[float]
+    band: tuple[list[float], list[float]] | None = None
+    """The lower and the upper end of an interval at each x: a shaded band of a picture, which the terminal leaves out."""
 
 
 class Panel(NamedTuple):
@@ -40,6 +42,8 @@ class Panel(NamedTuple):
     """How x runs."""
     rise: Literal["logarithmic", "linear"] = "linear"
     """How y runs."""
+    title: str = ""
+    """What stands above, where there are several panels."""
 
 
 def draw_curves(panel: Panel, columns: int = 80, encoding: str = "utf-8") -> str:
@@ -70,20 +74,24 @@ def draw_curves(panel: Panel, columns: int = 80, encoding: str = "utf-8") -> str
     return sayable("\n".join(lines), encoding)
 
 
-def save_panels(panels: Sequence[Panel], path: str | Path, caption: str) -> Path:
-    """Writes panels side by side as a picture, .png or .svg, and returns its path."""
+def save_panels(panels: Sequence[Panel], path: str | Path, caption: str, columns: int | None = None) -> Path:
+    """Writes panels as a picture, .png or .svg, and returns its path; side by side, or `columns` of them in a row."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
     most = max(len(panel.curves) for panel in panels)
     crowded = most > len(COLOURS)  # then names stand below, where they hide no line
-    figure = new_figure(path, 5.4 * len(panels) + 1.0, 4.4 + (0.1 * most if crowded else 0.0))
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    columns = columns or len(panels)
+    rows = math.ceil(len(panels) / columns)
+    figure = new_figure(path, 5.4 * columns + 1.0, 4.4 * rows + (0.1 * most if crowded else 0.0))
+    for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
         for i, curve in enumerate(panel.curves):
             mark: Any = "o" if len(curve.x) <= 16 else None
             colour, stroke = COLOURS[i % len(COLOURS)], STROKES[i // len(COLOURS) % len(STROKES)]
             axes.plot(
                 curve.x, curve.y, color=colour, linestyle=stroke, linewidth=1.6, marker=mark, markersize=3, label=curve.name, zorder=2
             )
+            if curve.band is not None:
+                axes.fill_between(curve.x, *curve.band, color=colour, alpha=0.16, linewidth=0, zorder=1)
         if panel.level is not None:
             axes.axhline(panel.level, color="#888888", linestyle="dashed", linewidth=1.2, zorder=2)
         if panel.scale == "logarithmic":
@@ -98,6 +106,7 @@ def save_panels(panels: Sequence[Panel], path: str | Path, caption: str) -> Path
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(color=FAINT, linewidth=1.0, zorder=0)
         tidy(axes)
+        axes.set_title(panel.title, fontsize=9, color=TEXT)
         axes.set_xlabel(panel.across, fontsize=8, color=TEXT)
         axes.set_ylabel(panel.up, fontsize=8, color=TEXT)
         where: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, -0.13), "ncols": 2} if crowded else {}

@@ -19,7 +19,7 @@ def image_attention_page(view: PixelAttention, model: str = "", layer: int = 0, 
     """The page as HTML; `layer` and `head` (None: the mean of heads) are what it opens with."""
     view.chosen(layer, head)  # refuses a layer or head that does not exist
     tops = view.weights.double().amax(dim=(3, 4))
-    stored = (view.weights.double() / tops.clamp_min(1e-30)[..., None, None]).sqrt()
+    serialisable = (view.weights.double() / tops.clamp_min(1e-30)[..., None, None]).sqrt()
     height, width = view.size
     data = {
         "version": __version__,
@@ -34,7 +34,7 @@ def image_attention_page(view: PixelAttention, model: str = "", layer: int = 0, 
         "values": view.image.reshape(height * width, -1).tolist(),
         "place": view.place.reshape(-1).tolist(),
         "queries": list(view.queries),
-        "weights": base64.b64encode(quantised(stored, 8)).decode(),
+        "weights": base64.b64encode(quantised(serialisable, 8)).decode(),
         "tops": [float(f"{top:.4g}") for top in tops.flatten().tolist()],
         "start": [float(f"{share:.4g}") for share in view.start.flatten().tolist()],
     }

@@ -59,7 +59,18 @@
     context.putImageData(picture, 0, 0);
   };
 
-  let current;
+  let current, hovered = null; // the maps that are shown, and where the pointer is: { pixel, x, y }
+  const showTip = () => {
+    const tip = $("tip");
+    tip.hidden = hovered === null;
+    if (hovered === null) return;
+    const { pixel, x, y } = hovered, frame = $("frame").getBoundingClientRect();
+    const later = data.place[pixel] > data.place[now.pixel];
+    tip.textContent = `${placeName(pixel)} [${data.values[pixel].join(", ")}]: ${later ? "later" : percent(current.map[pixel])}`;
+    tip.style.left = "0";
+    tip.style.left = `${Math.max(0, Math.min(x + 14, frame.width - tip.offsetWidth))}px`;
+    tip.style.top = `${y + 16}px`;
+  };
   const show = () => {
     current = mapOf(now.layer, now.head);
     const top = largest(current.map), small = make("canvas"), canvas = $("picture");
@@ -95,6 +106,7 @@
       item.style.setProperty("--share", String(share));
       return item;
     }));
+    showTip();
   };
 
   const choose = (change) => {
@@ -135,22 +147,28 @@
     return column >= 0 && row >= 0 && column < width && row < height ? row * width + column : null;
   };
   $("picture").addEventListener("pointermove", (event) => {
-    const pixel = pixelAt(event), tip = $("tip"), frame = $("frame").getBoundingClientRect();
-    tip.hidden = pixel === null;
-    if (pixel === null) return;
-    const later = data.place[pixel] > data.place[now.pixel];
-    tip.textContent = `${placeName(pixel)} [${data.values[pixel].join(", ")}]: ${later ? "later" : percent(current.map[pixel])}`;
-    tip.style.left = "0";
-    tip.style.left = `${Math.max(0, Math.min(event.clientX - frame.left + 14, frame.width - tip.offsetWidth))}px`;
-    tip.style.top = `${event.clientY - frame.top + 16}px`;
+    const pixel = pixelAt(event), frame = $("frame").getBoundingClientRect();
+    hovered = pixel === null ? null : { pixel, x: event.clientX - frame.left, y: event.clientY - frame.top };
+    showTip();
   });
-  $("picture").addEventListener("pointerleave", () => ($("tip").hidden = true));
+  $("picture").addEventListener("pointerleave", () => {
+    hovered = null;
+    showTip();
+  });
   $("picture").addEventListener("click", (event) => {
     const pixel = pixelAt(event);
     if (pixel !== null && queryOf.has(pixel)) choose({ pixel });
   });
   document.addEventListener("keydown", (event) => {
-    if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey || event.target.matches?.("select, input")) return;
+    if (event.altKey || event.ctrlKey || event.metaKey || event.target.matches?.("select, input")) return;
+    if (event.shiftKey) {
+      const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+      if (!step || data.queries.length === 1) return;
+      event.preventDefault();
+      const row = Math.floor(now.pixel / width) + step[0], column = (now.pixel % width) + step[1];
+      if (row >= 0 && row < height && column >= 0 && column < width) choose({ pixel: row * width + column });
+      return;
+    }
     const least = heads > 1 ? MEAN : 0;
     const moves = { ArrowLeft: ["head", -1, least, heads], ArrowRight: ["head", 1, least, heads], ArrowUp: ["layer", -1, 0, layers], ArrowDown: ["layer", 1, 0, layers] };
     if (!moves[event.key]) return;
@@ -169,7 +187,7 @@
     return make("label", {}, input, make("span", { textContent: text }));
   }));
   $("controls").addEventListener("submit", (event) => event.preventDefault());
-  $("click").textContent = data.queries.length > 1 ? " \u2002click chooses another pixel" : "";
+  $("click").textContent = data.queries.length > 1 ? " \u2002click, or Shift and an arrow, chooses another pixel" : "";
   $("model").textContent = data.model ? ` of ${data.model}` : "";
   $("footer").textContent =
     `${layers} layer${layers > 1 ? "s" : ""} of ${heads} head${heads > 1 ? "s" : ""}, ${height} × ${width} pixels, ` +
