@@ -36,7 +36,10 @@ _HOMES = {
     "stream": "formers.generation",
     "train": "formers.training",
     "resume": "formers.training",
-    **dict.fromkeys(("attention", "depth", "feedforward", "heads", "memory", "patterns", "position", "residual", "rl", "score"), ""),
+    **dict.fromkeys(
+        ("attention", "depth", "feedforward", "heads", "layers", "memory", "patterns", "position", "recurrent", "residual", "rl", "score"),
+        "",
+    ),
 }
 
 if TYPE_CHECKING:
@@ -44,9 +47,11 @@ if TYPE_CHECKING:
     from formers import depth as depth
     from formers import feedforward as feedforward
     from formers import heads as heads
+    from formers import layers as layers
     from formers import memory as memory
     from formers import patterns as patterns
     from formers import position as position
+    from formers import recurrent as recurrent
     from formers import residual as residual
     from formers import score as score
     from formers.attention import attend as attend

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formers import attend
-from formers.attention import blocked
+from formers.attention.executors import blocked
 from formers.patterns import (
     BigBird,
     Blocks,

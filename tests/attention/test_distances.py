@@ -7,10 +7,10 @@ import itertools
 import torch
 from torch import Tensor
 
-from formers.attention import distances
 from formers.attention.attend import choose, run
+from formers.attention.executors import distances
 from formers.attention.request import Request
-from formers.core import Index, Range
+from formers.core import ExplicitPositions, Range
 from formers.patterns import Causal, Full, Local, Pattern
 from formers.score import ByDistance
 from helpers import close, gradients, sweep
@@ -134,7 +134,7 @@ def test_who_runs_and_why_not():
     for other, why in (
         (plain._replace(bias=None), "no term"),
         (plain._replace(pattern=Full()), "the last keys"),
-        (plain._replace(queries=Index(torch.arange(40), 40)), "side by side"),
+        (plain._replace(queries=ExplicitPositions(torch.arange(40), 40)), "side by side"),
         (plain._replace(dropout=0.1), "one by one"),
     ):
         assert why in str(distances.refuses(other, *made[:3]))

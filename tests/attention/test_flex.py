@@ -12,9 +12,9 @@ from torch import Tensor
 import formers
 from contracts.specimens import patterns
 from formers import FormersError
-from formers.attention import flex
+from formers.attention.executors import flex
 from formers.attention.request import Request
-from formers.core import Index, Range
+from formers.core import ExplicitPositions, Range
 from formers.patterns import BigBird, Causal, Fixed, Full, Local, LocalGrid, OrderedGrid, Pattern, PerHead, Strided
 from helpers import close, refused, sweep
 
@@ -171,7 +171,7 @@ def test_what_it_cannot_do_is_refused_with_the_reason(monkeypatch: pytest.Monkey
     with refused("how='flex'", "float32 only"):
         formers.attend(q.bfloat16(), q.bfloat16(), q.bfloat16(), Causal(), "flex")
     with refused("how='flex'", "gaps between the tokens"):
-        formers.attend(q, q, q, Causal(), "flex", keys=Index(torch.arange(5), 5))
+        formers.attend(q, q, q, Causal(), "flex", keys=ExplicitPositions(torch.arange(5), 5))
     with refused("how='flex'", "no keys at all"):
         formers.attend(q, q[:, :, :0], q[:, :, :0], Full(), "flex")
     monkeypatch.setattr(flex, "compiler", lambda: None)

@@ -11,10 +11,10 @@ from torch import Tensor
 import formers
 from contracts.attention_cases import inputs
 from contracts.specimens import patterns
-from formers.attention import sdpa
 from formers.attention.attend import survey
+from formers.attention.executors import sdpa
 from formers.attention.request import Request
-from formers.core import Index, Range
+from formers.core import ExplicitPositions, Range
 from formers.core.positions import join
 from formers.patterns import Causal, Column, Fixed, Full, Local, Pattern, PerHead, Strided, Summary
 from helpers import close, gradients, refused, sweep
@@ -69,7 +69,7 @@ def test_keys_with_gaps(pattern: Pattern) -> None:
 def test_every_executor_takes_keys_with_gaps(pattern: Pattern) -> None:
     keys = pattern.kept(23)
     for queries in (Range(23, 1), Range(23, 3), Range(30, 2)):
-        qkv, rows = inputs(queries.length, keys.length), Index(keys.tensor(), keys.stop)
+        qkv, rows = inputs(queries.length, keys.length), ExplicitPositions(keys.tensor(), keys.stop)
         for how in ("dense", "sdpa"):
             close(formers.attend(*qkv, pattern, how, queries=queries, keys=keys), formers.attend(*qkv, pattern, queries=queries, keys=rows))
 
@@ -113,7 +113,7 @@ def test_auto_gathers_where_it_pays_and_says_so() -> None:
     assert "not gather, because the pattern reads more than half" in formers.explain(q, k[:, :, :16], v[:, :, :16], Strided(stride=2 * 7))
     assert "not gather, because the pattern may read all" in formers.explain(q, k, v, Causal())
     assert "not gather, because there is more than one query" in formers.explain(*inputs(2, 64), Strided(stride=8))
-    keys = Index(torch.arange(64), 64)
+    keys = ExplicitPositions(torch.arange(64), 64)
     assert "not gather, because the keys of each row" in formers.explain(q, k, v, Strided(stride=8), queries=Range(63, 1), keys=keys)
     request = Request(Strided(stride=8), Range(63, 1), Range(0, 64), 2, 1.0)
     first = next(verdict for verdict in survey(q, k, v, request) if verdict.name == "gather")

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 import formers
-from formers.attention import LSH, SharedQK, lsh
-from formers.attention.lsh import LSHAttention
-from formers.attention.shared import unit
-from formers.core import Range, Sizes, Stream
+from formers.attention import LSH, SharedQK
+from formers.attention.lsh import layer as lsh
+from formers.attention.lsh.layer import LSHAttention
+from formers.attention.shared_qk import unit
+from formers.core import Context, Range, Sizes
 from formers.patterns import Causal
 from helpers import close, gradients
 
@@ -39,7 +40,7 @@ def layer_of(**options: object) -> LSHAttention:
 
 def answers(layer: LSHAttention, x: Tensor) -> list[Tensor]:
     """The output and its gradients by the input and the weights."""
-    y = layer(x, Stream(Range(0, N)), None, 0)[0]
+    y = layer(x, Context(Range(0, N)), None, 0)[0]
     return [y, *gradients(y, [x, layer.qv.weight])]
 
 
@@ -51,16 +52,16 @@ def test_tiles_the_fused_kernel_and_the_equation_agree(reach: str, scaled: bool,
     monkeypatch.setattr(lsh, "SHORT", 0)
     found["tiles"] = answers(layer, x)
     q, v = layer.split_all(layer.qv(x), 2)
-    stream = Stream(Range(0, N))
-    hashed = lsh.in_order(layer.hash(q, layer.draw(stream, 0), stream))
-    y = layer.merge(layer.plainly(q, v, hashed, Stream(Range(0, N)), 0))
+    context = Context(Range(0, N))
+    hashed = lsh.in_order(layer.hash(q, layer.draw(context, 0), context))
+    y = layer.merge(layer.plainly(q, v, hashed, Context(Range(0, N)), 0))
     wanted = [y, *gradients(y, [x, layer.qv.weight])]
     for each in found.values():
         for one, other in zip(each, wanted, strict=True):
             close(one, other)
     other = LSH(chunk=4, buckets=4, reach=reach, scaled=scaled).build(SIZES, Causal()).double().eval()
     other.load_state_dict(layer.state_dict())
-    assert not torch.allclose(other(x, Stream(Range(0, N)), None, 0)[0], wanted[0], atol=1e-4)
+    assert not torch.allclose(other(x, Context(Range(0, N)), None, 0)[0], wanted[0], atol=1e-4)
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ import formers
 from formers import Model
 from formers.attention import DotProduct, LowRank
 from formers.attention.lowrank import LowRankAttention
-from formers.core import Range, Sizes, Stream, Watch
+from formers.core import Context, Range, Sizes, Watch
 from formers.patterns import Full
 from helpers import close, gradients, refused, sweep
 
@@ -36,7 +36,7 @@ def sublayer(part: LowRank | DotProduct, sizes: Sizes = SIZES) -> torch.nn.Modul
 
 
 def read(layer: torch.nn.Module, x: Tensor, valid: Tensor | None = None) -> Tensor:
-    return layer(x, Stream(Range(0, x.shape[1]), valid), None, 0)[0]
+    return layer(x, Context(Range(0, x.shape[1]), valid), None, 0)[0]
 
 
 def by_loops(layer: LowRankAttention, part: LowRank, x: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def test_weights_times_projection_have_at_most_the_rank(sharing: str) -> None:
     layer = sublayer(LowRank(rank=RANK, sharing=sharing))
     watch = Watch()
     x = torch.randn(1, LENGTH, DIM, dtype=torch.float64)
-    layer(x, Stream(Range(0, LENGTH), watch=watch), None, 0)
+    layer(x, Context(Range(0, LENGTH), watch=watch), None, 0)
     weights = watch.notes["attention"][0]
     assert weights.shape == (1, HEADS, LENGTH, RANK)
     close(weights.sum(dim=-1), torch.ones(1, HEADS, LENGTH, dtype=torch.float64))

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from formers.attention import LSH, ByLayer, DotProduct, SharedQK
-from formers.attention.hashing import Hashed, factors, fitting, fixed_rotations, hashes, in_order
-from formers.attention.lsh import SHORT, LSHAttention
-from formers.attention.meetings import meetings
-from formers.core import Range, Sizes, Stream
+from formers.attention.lsh.hashing import Hashed, factors, fitting, fixed_rotations, hashes, in_order
+from formers.attention.lsh.layer import SHORT, LSHAttention
+from formers.attention.lsh.reference import meetings
+from formers.core import Context, Range, Sizes
 from formers.patterns import Causal, Full
 from helpers import close, gradients, refused, sweep
 
@@ -41,7 +41,7 @@ either = sweep("causal", [True, False])
 @pytest.fixture(autouse=True, params=[0, SHORT], ids=["tiles", "as short rows are"])
 def _by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short rows by tiles, too."""
-    monkeypatch.setattr("formers.attention.lsh.SHORT", request.param)
+    monkeypatch.setattr("formers.attention.lsh.layer.SHORT", request.param)
 
 
 def sublayer(part: LSH | SharedQK, causal: bool) -> torch.nn.Module:
@@ -54,7 +54,7 @@ def sublayer(part: LSH | SharedQK, causal: bool) -> torch.nn.Module:
 
 
 def read(layer: torch.nn.Module, x: Tensor, valid: Tensor | None = None, update: int | None = None) -> Tensor:
-    return layer(x, Stream(Range(0, x.shape[1]), valid, update=update), None, 0)[0]
+    return layer(x, Context(Range(0, x.shape[1]), valid, update=update), None, 0)[0]
 
 
 def tokens(batch: int, n: int) -> Tensor:
@@ -257,8 +257,8 @@ def test_evaluation_may_have_more_rounds_of_which_the_first_are_the_same() -> No
     close(read(more, x), read(four, x))
     assert not torch.allclose(read(more, x), read(layer, x))
     q, _ = layer.split_all(layer.qv(x), 2)
-    stream = Stream(Range(0, 24))
-    assert more.hash(q, more.draw(stream, 0), stream)[:, :, :2].equal(layer.hash(q, layer.draw(stream, 0), stream))
+    context = Context(Range(0, 24))
+    assert more.hash(q, more.draw(context, 0), context)[:, :, :2].equal(layer.hash(q, layer.draw(context, 0), context))
     more.train()
     layer.train()
     assert read(more, x, update=1).equal(read(layer, x, update=1)), "training has its own number of rounds"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from formers.bench.agents import cells, compare_agents, markdown, panel, row
+import numpy as np
+
+from formers.bench.agents import band, cells, compare_agents, markdown, panel, row
 from formers.cli.options import parse_set
 from formers.family.variants import variant
 
@@ -18,7 +20,21 @@ def test_agents_are_compared(tmp_path):
     assert sum("seed" in line for line in said) == 4, "finished runs are not trained again"
     assert all(r["solved"] == 0 for r in again["rows"])
     assert "| `gtrxl` | 2/2 |" in markdown(found, "formers compare ...")
-    assert len(panel(found).curves) == 4
+    drawn = panel(found).curves
+    assert len(drawn) == 2
+    for curve in drawn:
+        assert curve.band is not None
+        assert all(low <= y <= high for low, y, high in zip(curve.band[0], curve.y, curve.band[1], strict=True))
+
+
+def test_the_band_of_a_curve_is_the_interval_of_its_mean():
+    assert band(np.ones((1, 3))) is None
+    heights = np.random.default_rng(0).normal(size=(400, 2)) + np.array([0.0, 5.0])
+    found = band(heights)
+    assert found is not None
+    wide = 1.96 * heights.std(axis=0) / 20
+    assert np.allclose(found[0], heights.mean(axis=0) - wide, atol=0.02)
+    assert np.allclose(found[1], heights.mean(axis=0) + wide, atol=0.02)
 
 
 def test_a_row_with_a_run_that_diverged():

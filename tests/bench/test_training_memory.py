@@ -86,7 +86,7 @@ def test_a_fresh_step_learns_from_whole_rows(way: bench.Way, monkeypatch: pytest
     finally:
         torch.set_num_threads(threads)
     assert [shape for _, shape in seen] == [(1, 8), (1, 32)]
-    assert model.stack.checkpointing == (way == "checkpointing")
+    assert model.stack.depth.checkpointing == (way == "checkpointing")
     assert all(weight.grad is not None for weight in model.parameters())
 
 

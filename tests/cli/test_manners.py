@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import formers
 from formers.cli import app as command
 from formers.cli import names
-from formers.cli.manners import Manners
+from formers.cli.verbosity import Manners
 from formers.core import FormersError
 from formers.data.catalogue import OFFERED
 from formers.data.progress import silent, silently
@@ -29,8 +29,8 @@ from formers.data.reading import Reading
 from formers.family import MEMBERS
 from formers.inspect.patterns import pattern_classes, pattern_names
 from formers.training.config import Settings
+from formers.training.divergence import Diverged
 from formers.training.log import Log, progress_bar
-from formers.training.loop import Diverged
 from helpers import one_sentence, sweep
 
 TEXT = "to be, or not to be: \u2192 \u00e9. "

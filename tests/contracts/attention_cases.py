@@ -12,7 +12,7 @@ import formers
 from contracts.specimens import LENGTHS, patterns
 from formers import FormersError
 from formers.attention import EXECUTORS
-from formers.core import Index, Range
+from formers.core import ExplicitPositions, Range
 from formers.core.positions import Positions
 from formers.patterns import Pattern
 from helpers import sweep
@@ -71,9 +71,9 @@ def attempt(how: str, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, **optio
         return None
 
 
-def gaps(batch: int, length: int, seed: int = 0) -> Index:
+def gaps(batch: int, length: int, seed: int = 0) -> ExplicitPositions:
     """Increasing positions with gaps, other ones in every row, with empty places among them."""
     steps = torch.randint(1, 3, (batch, length), generator=torch.Generator().manual_seed(seed))
     index = steps.cumsum(dim=1) - 1
     index[:, ::4] = -1
-    return Index(index, int(index.max()) + 1)
+    return ExplicitPositions(index, int(index.max()) + 1)

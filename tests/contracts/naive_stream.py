@@ -86,7 +86,7 @@ class Naive:
 
         def block(x: Tensor, t: int) -> Tensor:
             for join, sublayer in self.sublayers(blocks[t % len(blocks)], row, t):
-                x = join.leave(x, sublayer(x))
+                x = join.merge(x, sublayer(x))
             return x
 
         if isinstance(self.spec.residual, Reversible):
@@ -105,11 +105,11 @@ class Naive:
 
     def sublayers(self, block: nn.Module, row: Row, t: int) -> list[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
         """Attention and the transition of a block, each with its join."""
-        around = block.join_attention
+        around = block.residual_attention
         found = [(around, lambda x: self.attention(block.attention, around, row, x, t))]
         if "feedforward" in block._modules:
-            after = block.join_feedforward
-            found.append((after, lambda x: block.feedforward(after.enter(x)[None], None, None, t)[0][0]))
+            after = block.residual_feedforward
+            found.append((after, lambda x: block.feedforward(after.prenorm(x)[None], None, None, t)[0][0]))
         return found
 
     def halting(self, x: Tensor, enter: Callable[[Tensor, int], Tensor], block: Callable[[Tensor, int], Tensor]) -> Tensor:
@@ -131,14 +131,14 @@ class Naive:
 
     def attention(self, module: nn.Module, join: nn.Module, row: Row, x: Tensor, t: int) -> Tensor:
         """Attention of x (n, dim) over what is kept and itself; x is remembered."""
-        sizes, entered = module.sizes, join.enter(x)
+        sizes, entered = module.sizes, join.prenorm(x)
         own, wide = sizes.heads * sizes.head_dim, sizes.heads * sizes.value_dim
         weights = module.qkv.weight.split([own, own, wide])
         biases = [None] * 3 if module.qkv.bias is None else module.qkv.bias.split([own, own, wide])
         q, k, v = (F.linear(entered, w, b) for w, b in zip(weights, biases, strict=True))
         past = row.kept.get(t, [])
         if past and self.limit is not None:
-            states = join.enter(torch.stack([token[0] for _, token in past]))
+            states = join.prenorm(torch.stack([token[0] for _, token in past]))
             k = torch.cat([F.linear(states, weights[1], biases[1]), k])
             v = torch.cat([F.linear(states, weights[2], biases[2]), v])
         elif past:

@@ -15,7 +15,7 @@ from contracts.cases import Violation, all_same, same
 from contracts.naive_stream import Naive
 from contracts.specimens import Subject
 from formers import State
-from formers.core.stored import pack, unpack
+from formers.core.serialise import pack, unpack
 from helpers import gradients
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import formers
 from formers import Model, Output, Spec, State
-from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Pondering, Recurrent, SharedQK, Window
+from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Part, Raster, Slot
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Chunked, Dense, NoFeedForward, SeparableConv
@@ -47,6 +47,7 @@ from formers.patterns import (
     Summary,
 )
 from formers.position import Axial, Coordinate, Grid, ImagePosition, Learned, NoPosition, PerLayer, Sinusoidal
+from formers.recurrent import Aligned, Pondering, Recurrent, Window
 from formers.residual import Bare, Gated, NormOnly, Plain, PostNorm, PreNorm, Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Relative, Span
 
@@ -459,7 +460,7 @@ class Subject:
         )
         if isinstance(head, PolicyValue):
             classes = min(head.choices)
-        return torch.randint(classes, head.asked(self.batch, length))
+        return torch.randint(classes, head.target_shape(self.batch, length))
 
     def rows(self, index: list[int]) -> Subject:
         """The same model with the sources of these rows."""

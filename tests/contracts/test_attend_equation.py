@@ -9,7 +9,7 @@ from contracts.attention_cases import EVERY, SWEPT, attempt, by_loops, gaps, inp
 from contracts.specimens import PATTERNS
 from formers.attention import EXECUTORS
 from formers.attention.request import Request
-from formers.core import Index, Range
+from formers.core import ExplicitPositions, Range
 from formers.patterns import Causal, Full, Pattern
 from helpers import close, gradients, refused
 
@@ -50,7 +50,7 @@ def test_values_of_another_width_padding_and_bias(how: str, pattern: Pattern) ->
 def test_positions_with_gaps_and_empty_places(how: str, pattern: Pattern) -> None:
     agrees(how, inputs(3, 5), pattern, queries=gaps(2, 3, seed=1), keys=gaps(2, 5, seed=2))
     agrees(how, inputs(3, 5, batch=1), pattern, queries=Range(4, 3), keys=gaps(1, 5, seed=3))
-    agrees(how, inputs(3, 5, batch=1), pattern, queries=Index(torch.tensor([6, 2, 4]), 7), keys=Range(1, 5))
+    agrees(how, inputs(3, 5, batch=1), pattern, queries=ExplicitPositions(torch.tensor([6, 2, 4]), 7), keys=Range(1, 5))
 
 
 @EVERY
@@ -75,7 +75,7 @@ def test_an_empty_place_is_not_seen_whatever_a_pattern_says() -> None:
         def allows(self, i: torch.Tensor, j: torch.Tensor, head: object) -> torch.Tensor:
             return (i - j) > 0
 
-    keys = Index(torch.tensor([[-1, 0, 1], [0, -1, -1]]), 2)
+    keys = ExplicitPositions(torch.tensor([[-1, 0, 1], [0, -1, -1]]), 2)
     request = Request(Careless(), Range(3, 2), keys, heads=1, scale=1.0)
     assert request.mask(torch.device("cpu")).squeeze(1).tolist() == [[[False, True, True]] * 2, [[True, False, False]] * 2]
 

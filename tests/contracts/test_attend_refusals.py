@@ -6,7 +6,7 @@ import torch
 
 import formers
 from contracts.attention_cases import inputs
-from formers.core import Index, Range
+from formers.core import ExplicitPositions, Range
 from formers.patterns import Causal, Full, LocalGrid, PerHead
 from helpers import refused, sweep
 
@@ -45,9 +45,9 @@ def test_positions_of_another_number_of_tokens(side: str, length: int) -> None:
 
 def test_positions_of_another_batch() -> None:
     with refused("keys"):
-        formers.attend(q, k, v, Causal(), keys=Index(torch.zeros(3, 4, dtype=torch.int64), 4))
+        formers.attend(q, k, v, Causal(), keys=ExplicitPositions(torch.zeros(3, 4, dtype=torch.int64), 4))
     with refused("queries"):
-        formers.attend(q, k, v, Causal(), queries=Index(torch.zeros(5, 3, dtype=torch.int64), 4))
+        formers.attend(q, k, v, Causal(), queries=ExplicitPositions(torch.zeros(5, 3, dtype=torch.int64), 4))
 
 
 @sweep("shape", [(2, 2, 3, 5), (3, 2, 3, 4), (2, 2, 4, 3), (1, 2, 2, 3, 4)])

@@ -50,7 +50,7 @@ def test_a_word_window_state_is_no_state_of_an_lstm() -> None:
     state = window(x).state
     with refused("initial_state"):
         lstm(x, state=state)
-    with refused("holds a Tail", "keeps a Carried"):
+    with refused("has a ConvMemory", "needs a RecurrentMemory"):
         lstm(x, state=replace(state, shape=None))
 
 

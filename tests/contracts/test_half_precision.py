@@ -8,8 +8,8 @@ from torch import Tensor
 
 import formers
 from contracts.attention_cases import SWEPT_EXECUTORS, attempt
-from formers.attention import dense
 from formers.attention.attend import run
+from formers.attention.executors import dense
 from formers.attention.request import Request
 from formers.core import Range
 from formers.patterns import Causal, Full, Local

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from contracts.attention_cases import attempt
 from contracts.specimens import SPECIMENS, Specimen, Subject, subject
-from formers.attention import EXECUTORS, flex
+from formers.attention import EXECUTORS
+from formers.attention.executors import flex
 from formers.heads import Classify
 from formers.inputs import Features
 from formers.memory import NoMemory

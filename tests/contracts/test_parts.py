@@ -11,8 +11,8 @@ import torch
 import formers
 from contracts.specimens import CAUSAL, SPECIMENS, VOCAB, parts, slots, subject
 from formers import Spec
-from formers.attention import LSH, Attention, LowRank, Recurrent
-from formers.core import Part, Range, Stream
+from formers.attention import LSH, Attention, LowRank
+from formers.core import Context, Part, Range
 from formers.depth import Shared, Stacked
 from formers.feedforward import Dense
 from formers.heads import Head, LanguageModel, NoHead, PixelHead, PixelMixture, PolicyValue, Tag
@@ -20,6 +20,7 @@ from formers.inputs import Input, Tokens
 from formers.memory import Carry, Recurrence
 from formers.patterns import Full
 from formers.position import NoPosition
+from formers.recurrent import Recurrent
 from formers.residual import Bare, Residual
 from helpers import close, refused, sweep
 
@@ -44,7 +45,7 @@ def with_part(slot: str, part: Part) -> Spec:
         return cells(part)
     moves = isinstance(part, LSH) and part.reach == "chunk"
     ahead = isinstance(part, Attention) and part.ways == (Full,)
-    for_encoders = (isinstance(part, Head) and not part.writes) or isinstance(part, LowRank) or moves or ahead
+    for_encoders = (isinstance(part, Head) and not part.generates) or isinstance(part, LowRank) or moves or ahead
     spec = (ENCODER if for_encoders else DECODER).model_copy(update={slot: part})
     if isinstance(part, Residual) and part.width(spec.dim) != spec.dim:
         return spec.model_copy(update={"head": LanguageModel(tied=False)})
@@ -111,7 +112,7 @@ def test_full_equals_token_by_token_and_padded_rows_the_rows_alone(slot: str, pa
 def test_the_feed_forward_is_its_equation(activation: str) -> None:
     layer = subject(with_part("feedforward", Dense(hidden=20, activation=activation))).model.stack.depth.blocks[0].feedforward
     x = torch.randn(2, 3, DECODER.dim, dtype=torch.float64)
-    found, left = layer(x, Stream(Range(0, 3)), None, 0)
+    found, left = layer(x, Context(Range(0, 3)), None, 0)
     assert left is None
     if activation == "swiglu":
         gate, value = x @ layer.into.weight[:20].T, x @ layer.into.weight[20:].T
@@ -142,7 +143,7 @@ def test_shared_depth_is_stacked_depth_with_equal_weights() -> None:
 def test_without_residuals_a_block_gives_its_last_sublayer() -> None:
     model = subject(with_part("residual", Bare()).model_copy(update={"depth": Stacked(layers=1)})).model
     block = model.stack.depth.blocks[0]
-    x, stream = torch.randn(2, 4, DECODER.dim, dtype=torch.float64), Stream(Range(0, 4))
+    x, stream = torch.randn(2, 4, DECODER.dim, dtype=torch.float64), Context(Range(0, 4))
     y = block.feedforward(block.attention(x, stream, None, 0)[0], stream, None, 0)[0]
     close(block(x, stream, None, 0)[0], y)
 

@@ -8,7 +8,7 @@ import torch
 
 from contracts.specimens import BLOCK, PATTERNS, patterns
 from formers.attention.request import Request
-from formers.core import Comb, Range
+from formers.core import Range, StridedPositions
 from formers.patterns import Causal, Full, Local, Pattern
 from helpers import refused, sweep
 
@@ -117,8 +117,8 @@ def test_a_comb_is_covered_only_where_it_is_all_open(pattern: Pattern) -> None:
     for start, width, period, count in itertools.product(range(9), (1, 2, 3), (4, 5, 8), (1, 3)):
         stop = start + period * (count - 1) + width
         for queries in (Range(stop + i - 1, n) for i in range(6) for n in (1, 2)):
-            if here.covers_far(queries, Comb(start, width, period, count, Range(stop, 0))):
-                teeth = Comb(start, width, period, count, Range(stop, 0)).tensor().tolist()
+            if here.covers_far(queries, StridedPositions(start, width, period, count, Range(stop, 0))):
+                teeth = StridedPositions(start, width, period, count, Range(stop, 0)).tensor().tolist()
                 allowed = [here.allows(i, j, head) for i in range(queries.start, queries.stop) for j in teeth for head in range(HEADS)]
                 assert all(allowed), (queries, start, width, period, count)
 

@@ -7,7 +7,7 @@ import torch
 
 import formers
 from formers import Spec
-from formers.attention import LSH, Aligned, ByLayer, DotProduct, LowRank, Pondering, Recurrent, SharedQK, Window
+from formers.attention import LSH, ByLayer, DotProduct, LowRank, SharedQK
 from formers.core import Raster, Sizes
 from formers.depth import Adaptive, Shared, Stacked
 from formers.feedforward import Dense, SeparableConv
@@ -17,6 +17,7 @@ from formers.memory import Memory, Recurrence
 from formers.model.check import REFUSALS, Refusal, check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, LocalGrid, OrderedGrid, PerHead, Strided
 from formers.position import Axial, Coordinate, Grid, ImagePosition, NoPosition, PerLayer
+from formers.recurrent import Aligned, Pondering, Recurrent, Window
 from formers.residual import PreNorm, Reversible
 from formers.score import DynamicSpan, Relative, Score, Span
 from helpers import refused, sweep

@@ -12,8 +12,8 @@ import torch
 import formers
 from contracts.specimens import CAUSAL, MEMBERS, Specimen, built, subject
 from formers import Model, State
-from formers.core.state import Entry
-from formers.core.stored import join_rows, pack, unpack
+from formers.core.serialise import join_rows, pack, unpack
+from formers.core.state import LayerState
 from formers.family.members import MEMBERS as TABLE
 from formers.patterns import Alternate, Fixed, Local, Pattern, PerHead, Strided, Summary
 from helpers import close, refused, sweep
@@ -21,11 +21,11 @@ from helpers import close, refused, sweep
 SWEPT = sweep("specimen", CAUSAL)
 
 
-def caches(state: State) -> list[Entry]:
+def caches(state: State) -> list[LayerState]:
     return [entry for step in state.steps for entry in step if entry is not None]
 
 
-def tensors(entry: Entry) -> list[torch.Tensor]:
+def tensors(entry: LayerState) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     entry.map(lambda t: (found.append(t), t)[1])
     return found
@@ -302,5 +302,5 @@ def test_a_state_survives_the_way_through_a_file(specimen: Specimen) -> None:
 def test_only_known_classes_are_read_from_a_file() -> None:
     with refused("'Popen'"):
         unpack({"kind": "Popen", "args": ["ls"]}, {})
-    with pytest.raises(TypeError, match="@stored"):
+    with pytest.raises(TypeError, match="@serialisable"):
         pack(object(), {})

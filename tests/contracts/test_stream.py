@@ -12,8 +12,8 @@ from torch import Tensor
 import formers
 from contracts.specimens import CAUSAL, Specimen, Subject, built, lengthened, patterns
 from formers import Spec, State
-from formers.core import Hidden, Range
-from formers.core.state import Entry
+from formers.core import HiddenMemory, Range
+from formers.core.state import LayerState
 from formers.patterns import Local, Pattern
 from helpers import close, sweep
 
@@ -33,9 +33,9 @@ SPECS = [*(s.spec for s in CAUSAL), *(with_pattern(p) for p in CAUSAL_PATTERNS)]
 EVERY = sweep("spec", SPECS)
 
 
-def keys_of(entry: Entry) -> Tensor:
+def keys_of(entry: LayerState) -> Tensor:
     """The keys that an entry of a state holds, beside the hidden states where there is a memory."""
-    return entry.known[1].keys if isinstance(entry, Hidden) else entry.keys
+    return entry.cached_kv[1].keys if isinstance(entry, HiddenMemory) else entry.keys
 
 
 def in_chunks(read: Subject, x: Tensor, bounds: list[int], mask: Tensor | None = None) -> tuple[Tensor, State]:

@@ -11,7 +11,7 @@ from torch import Tensor
 import formers
 from contracts.specimens import MEMBERS, TINY, VOCAB, subject
 from formers.attention import DotProduct
-from formers.core import Range, Stream
+from formers.core import Context, Range
 from formers.patterns import Full
 from helpers import close, sweep
 
@@ -33,7 +33,7 @@ def test_one_head_with_identities_and_equal_keys_gives_the_mean_of_the_values() 
     layer.qkv.weight.copy_(torch.cat([torch.eye(6), torch.zeros(6, 6), torch.eye(6)]))  # W^q = W^v = 1, and every key is 0
     layer.out.weight.copy_(torch.eye(6))
     x = torch.randn(2, 5, 6, dtype=torch.float64)
-    close(layer(x, Stream(Range(0, 5)), None, 0)[0], x.mean(dim=1, keepdim=True).expand_as(x))
+    close(layer(x, Context(Range(0, 5)), None, 0)[0], x.mean(dim=1, keepdim=True).expand_as(x))
 
 
 def smoothed(logits: Tensor, targets: Tensor, counts: Tensor, smoothing: float) -> float:

@@ -11,8 +11,9 @@ import formers
 from contracts.specimens import TINY, VOCAB, subject
 from contracts.test_refusals import HASHED, LOW, PAIR, PAST, PLAIN, REFUSED, RNN, WRITER, but
 from formers import FormersError, Spec
-from formers.attention import Aligned, Attention, ByLayer, DotProduct, LowRank, Pondering, Recurrent
+from formers.attention import Attention, ByLayer, DotProduct, LowRank
 from formers.depth import Stacked
+from formers.evaluation import Protocol
 from formers.family.ablations import without_mask, without_scaling
 from formers.heads import NoHead
 from formers.inspect.blocks import draw_block
@@ -20,7 +21,7 @@ from formers.memory import Recurrence
 from formers.model.check import check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, Pattern, PerHead, Strided
 from formers.position import NoPosition
-from formers.training import Protocol
+from formers.recurrent import Aligned, Pondering, Recurrent
 from helpers import close, one_sentence, refused
 
 
@@ -194,8 +195,8 @@ def test_ablations_and_protocols_look_at_layers() -> None:
     with refused("no causal mask"):
         without_mask(but(PLAIN, pattern=Alternate(Causal(), Local(window=3)), depth=Stacked(layers=2)))
     near = but(PAST, pattern=Alternate(Local(window=8)), memory=Recurrence(length=8))
-    assert Protocol().settled(near).same_length
-    assert Protocol(same_length=False).settled(near).spec(near).pattern == Causal()
+    assert Protocol().resolved_for(near).same_length
+    assert Protocol(same_length=False).resolved_for(near).spec(near).pattern == Causal()
     turns = but(PAST, pattern=Alternate(Causal(), Strided(stride=3)), depth=Stacked(layers=2))
-    with refused("has another (Strided)"):
-        Protocol(same_length=True).settled(turns)
+    with refused("has Strided"):
+        Protocol(same_length=True).resolved_for(turns)

@@ -14,8 +14,8 @@ import formers
 from formers.core import FormersError
 from formers.data import Bytes, Reading, Streams, Tokenizer, Words, find_tokenizer, open_text, token_stream
 from formers.data.words import learn_words, split
+from formers.evaluation.evaluate import evaluate
 from formers.heads import AdaptiveSoftmax, LanguageModel
-from formers.training.evaluate import evaluate
 from formers.training.task import prepare, task_of
 from helpers import one_sentence, refused
 

@@ -12,13 +12,13 @@ from torch import Tensor
 import formers
 from formers import Spec
 from formers.attention import LSH, DotProduct
-from formers.attention.chosen import Kept
-from formers.core import Range, Stream, Watch
+from formers.core import Context, Range, Watch
 from formers.depth import Adaptive, Shared
 from formers.depth.adaptive import AdaptiveBlocks
 from formers.feedforward import NoFeedForward, SeparableConv
 from formers.heads import MaskedLM
 from formers.memory import Recurrence
+from formers.model.skipping import KeyValueReuse
 from formers.model.stack import Stack
 from formers.patterns import Full, Local, Strided
 from formers.position import Coordinate, NoPosition, PerLayer
@@ -96,15 +96,15 @@ def by_hand(stack: Stack, x: Tensor, act: str) -> tuple[Tensor, Tensor]:
     depth, n = stack.depth, x.shape[1]
     assert isinstance(depth, AdaptiveBlocks)
     block, part = depth.blocks[0], depth.part
-    stream = Stream(Range(0, n))
+    context = Context(Range(0, n))
     states = [x[0, i] for i in range(n)]
     y = [torch.zeros_like(s) for s in states]
     total, cost, running = [torch.zeros((), dtype=x.dtype)] * n, [torch.zeros((), dtype=x.dtype)] * n, [True] * n
     for t in range(part.layers):
         entered = torch.stack(states)[None]
         if t == 0 or stack.every_step:
-            entered = stack.position(entered, stream.positions, t)
-        new = block(entered, stream, None, t)[0][0]
+            entered = stack.position(entered, context.positions, t)
+        new = block(entered, context, None, t)[0][0]
         for i in range(n):
             looked_at = new[i] if act == "graves" else entered[0, i]
             h = torch.sigmoid(looked_at @ depth.unit.weight[0] + depth.unit.bias[0])
@@ -296,9 +296,9 @@ def test_keys_of_tokens_that_stay_are_made_once(name: str) -> None:
     model, tokens = made(SPECS[name]), torch.randint(11, (4, 40))
     wanted = model(tokens).logits
     made_of: list[int] = []
-    whole = Kept.made
+    whole = KeyValueReuse.project
 
-    def counted(kept: Kept, project: Callable[[Tensor], Tensor], x: Tensor, added: Callable[[Tensor], Tensor]) -> Tensor:
+    def counted(kept: KeyValueReuse, project: Callable[[Tensor], Tensor], x: Tensor, added: Callable[[Tensor], Tensor]) -> Tensor:
         before = None if kept.kv is None else kept.kv.clone()
         old = kept.kv
         found = whole(kept, lambda y: (made_of.append(y.shape[:-1].numel()), project(y))[1], x, added)
@@ -306,7 +306,7 @@ def test_keys_of_tokens_that_stay_are_made_once(name: str) -> None:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Kept, "made", counted)
+        patch.setattr(KeyValueReuse, "project", counted)
         close(model(tokens).logits, wanted)
     steps = model.inspect(tokens).notes["ponder steps"][0]
     ran = [int((steps >= t).sum()) for t in range(int(steps.min()) + 1, int(steps.max()))]

@@ -268,7 +268,9 @@ def test_words_are_replaced_outside_tags_links_and_code_only() -> None:
 
 
 def test_links_are_led_to_what_stands_for_their_files() -> None:
-    assert links.in_site("docs/a.md", "../src/formers/attention/dense.py#L3") == "../src/formers/attention/dense.py.md#L3"
+    assert (
+        links.in_site("docs/a.md", "../src/formers/attention/executors/dense.py#L3") == "../src/formers/attention/executors/dense.py.md#L3"
+    )
     assert links.in_site("README.md", "docs/transformer.md#presets") == "docs/transformer.md#presets"
     assert links.in_site("docs/a.md", "../src/formers") == "../files.md#src/formers"
     assert links.in_site("docs/a.md", "pictures/causal.png") == "pictures/causal.png"

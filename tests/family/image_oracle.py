@@ -88,8 +88,8 @@ def model_output(
     for layer in range(layers):
         own = {name.removeprefix(f"stack.depth.blocks.{layer}."): value for name, value in weights.items() if f".blocks.{layer}." in name}
         y = dense_attention(x, own["attention.qkv.weight"], own["attention.out.weight"], heads, mask)
-        x = norm(x + y, own["join_attention.norm.weight"], own["join_attention.norm.bias"], epsilon)
+        x = norm(x + y, own["residual_attention.norm.weight"], own["residual_attention.norm.bias"], epsilon)
         y = (x @ own["feedforward.into.weight"].T + own["feedforward.into.bias"]).clamp(min=0)
         y = y @ own["feedforward.out.weight"].T + own["feedforward.out.bias"]
-        x = norm(x + y, own["join_feedforward.norm.weight"], own["join_feedforward.norm.bias"], epsilon)
+        x = norm(x + y, own["residual_feedforward.norm.weight"], own["residual_feedforward.norm.bias"], epsilon)
     return x @ weights["head.weight"].T + weights.get("head.bias", torch.zeros((), dtype=torch.float64))

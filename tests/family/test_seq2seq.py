@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 import formers
-from formers.attention import Aligned, Recurrent
 from formers.patterns import Causal, Full
+from formers.recurrent import Aligned, Recurrent
 from helpers import close, refused
 
 

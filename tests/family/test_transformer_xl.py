@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import formers
 from contracts.specimens import subject
 from formers import Model, State
-from formers.core import Hidden, Range, Stream
+from formers.core import Context, HiddenMemory, Range
 from formers.memory import NoMemory, Recurrence
 from formers.patterns import Blocks, Causal, Local, Pattern, Strided
 from formers.position import Learned, Sinusoidal
@@ -113,7 +113,7 @@ def test_the_score_is_the_four_terms(untied, clamp, how):
     q, k, v = torch.randn(1, 2, 4, 6).double(), torch.randn(1, 2, 9, 6).double(), torch.randn(1, 2, 9, 3).double()
     queries, keys = Range(105, 4), Range(100, 9)
     scale = 6**-0.5
-    changed, term = score(torch.empty(1, 4, 12), q, keys, Stream(queries), scale, 1)
+    changed, term = score(torch.empty(1, 4, 12), q, keys, Context(queries), scale, 1)
     request = Request(Causal(), queries, keys, 2, scale, bias=term)
     found = run(changed, k, v, request, how)
     slopes = gradients(found, [score.r.weight, biases.u_bias, biases.v_bias])
@@ -150,8 +150,8 @@ def oracle(model: Model, x: Tensor, memories: list[Tensor]) -> tuple[Tensor, lis
                 rows.append(torch.softmax(s, dim=-1) @ v)
             heads.append(torch.stack(rows))
         y = torch.cat(heads, dim=-1) @ block.attention.out.weight.T
-        h = block.join_attention.norm(h + y)
-        h = block.join_feedforward.norm(h + block.feedforward(h, None, None, 0)[0])
+        h = block.residual_attention.norm(h + y)
+        h = block.residual_feedforward.norm(h + block.feedforward(h, None, None, 0)[0])
     return F.linear(h, model.embedding.weight), given
 
 
@@ -160,7 +160,7 @@ def test_gradients_stop_at_the_memory_and_its_projections_learn_from_it():
     before = model(x[:, :6], state=model.initial_state(2), targets=x[:, 1:7]).state
     out = model(x[:, 6:11], state=before, targets=x[:, 7:])
     entries = [step[0] for step in before.steps]
-    assert all(isinstance(e, Hidden) and e.states.shape == (2, 5, 12) and not e.states.requires_grad for e in entries)
+    assert all(isinstance(e, HiddenMemory) and e.states.shape == (2, 5, 12) and not e.states.requires_grad for e in entries)
     parameters = list(model.parameters())
     found = gradients(out.loss, parameters)
     logits, given = oracle(model, x[:, :6], [torch.zeros(2, 0, 12).double()] * 2)
@@ -174,7 +174,7 @@ def test_gradients_stop_at_the_memory_and_its_projections_learn_from_it():
     model.eval()
     with torch.no_grad():  # without gradients, keys and values are kept beside the hidden states
         state = model(x[:, :6], state=model.initial_state(2)).state
-        assert all(step[0].states.shape[1] == step[0].known[1].keys.shape[2] == 5 for step in state.steps)
+        assert all(step[0].states.shape[1] == step[0].cached_kv[1].keys.shape[2] == 5 for step in state.steps)
         close(model(x[:, 6:11], state=state).logits, out.logits.detach())
 
 
@@ -337,11 +337,11 @@ def test_absolute_positions_fail_with_a_memory_where_they_begin_again_in_every_s
     x = torch.randint(11, (1, 8)).repeat(1, 2)  # the second segment says what the first did
     block = model.stack.depth.blocks[0]
     given = [model.stack.position(model.embedding(part), Range(0, 8), 0) for part in x.split(8, dim=1)]
-    memory, segment = (block.attention.split_all(block.attention.qkv(block.join_attention.enter(h)), 3)[1] for h in given)
+    memory, segment = (block.attention.split_all(block.attention.qkv(block.residual_attention.prenorm(h)), 3)[1] for h in given)
     close(memory, segment)  # the keys of two different times are the same: no query can tell them apart
     relative = model_of(memory=8, layers=1)
     score = relative.stack.depth.blocks[0].attention.score
-    _, term = score(torch.empty(1), torch.randn(1, 2, 1, 6).double(), Range(0, 16), Stream(Range(15, 1)), 1.0, 0)
+    _, term = score(torch.empty(1), torch.randn(1, 2, 1, 6).double(), Range(0, 16), Context(Range(15, 1)), 1.0, 0)
     near, far = term.tensor()[0, :, 0].split(8, dim=-1)
     assert (near - far).abs().min() > 1e-6
 

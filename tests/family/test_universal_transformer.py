@@ -41,8 +41,8 @@ def naive(model: Model, tokens: Tensor) -> Tensor:
         x = h + (sinusoid(torch.arange(n), d) + sinusoid(torch.tensor(t), d))
         q, k, v = (y.view(batch, n, spec.heads, -1).transpose(1, 2) for y in block.attention.qkv(x).chunk(3, dim=-1))
         heads = attend(q, k, v, pattern=Causal(), how="dense").transpose(1, 2).reshape(batch, n, d)
-        a = block.join_attention.norm(x + block.attention.out(heads))
-        h = block.join_feedforward.norm(a + block.feedforward.out(block.feedforward.into(a).relu()))
+        a = block.residual_attention.norm(x + block.attention.out(heads))
+        h = block.residual_feedforward.norm(a + block.feedforward.out(block.feedforward.into(a).relu()))
     return h @ model.embedding.weight.T
 
 

@@ -42,7 +42,7 @@ def register() -> None:
     from formers.memory import Memory
     from formers.patterns import Local
 
-    class Carried(Memory):
+    class RecurrentMemory(Memory):
         """What is left of the cache goes on with the next batch."""
 
     def carrying(
@@ -50,7 +50,7 @@ def register() -> None:
     ) -> Spec:
         """A decoder with a window, without positions, that carries its cache."""
         made = decoder(vocab=vocab, dim=dim, heads=heads, layers=layers, length=length, dropout=dropout, position="none")
-        return made.replace(name="carrying", pattern=Local(window=window), memory=Carried())
+        return made.replace(name="carrying", pattern=Local(window=window), memory=RecurrentMemory())
 
     MEMBERS["carrying"] = Member(carrying, {})
 
@@ -97,11 +97,11 @@ def _hurt(hurt: dict[str, Any]) -> None:
 
         checkpoint.reached = note
     if "spoil" in hurt:
-        from formers.training.loop import Loop
+        from formers.training.trainer import Trainer
 
-        advance = Loop.advance
+        advance = Trainer.advance
 
-        def spoiled(loop: Loop) -> Any:
+        def spoiled(loop: Trainer) -> Any:
             def spoil(module: Any, arguments: Any, output: Any) -> None:
                 output.loss = output.loss * float("nan")
 
@@ -113,7 +113,7 @@ def _hurt(hurt: dict[str, Any]) -> None:
             finally:
                 handle.remove()
 
-        Loop.advance = spoiled  # type: ignore[method-assign]
+        Trainer.advance = spoiled  # type: ignore[method-assign]
     if "file_bytes" in hurt:
         import resource
 

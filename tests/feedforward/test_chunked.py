@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import formers
-from formers.core import Range, Sizes, Stream
-from formers.core.slices import by_slices
+from formers.core import Context, Range, Sizes
+from formers.core.chunks import in_chunks
 from formers.feedforward import Chunked, Dense
 from helpers import Largest, close, gradients, sweep
 
@@ -30,7 +30,7 @@ def pair(activation: str = "gelu", **options: object) -> tuple[nn.Module, nn.Mod
 
 
 def run(module: nn.Module, x: Tensor) -> Tensor:
-    y, left = module(x, Stream(Range(0, x.shape[1])), None, 0)
+    y, left = module(x, Context(Range(0, x.shape[1])), None, 0)
     assert left is None
     return y
 
@@ -98,7 +98,7 @@ def test_hidden_activations_of_a_slice_only_live_at_once(activation: str) -> Non
 
 def test_rows_without_dropout_leave_the_random_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
-    import formers.core.slices as module
+    import formers.core.chunks as module
 
     real = module.checkpoint
     monkeypatch.setattr(module, "checkpoint", lambda *given, **how: kept.append(how["preserve_rng_state"]) or real(*given, **how))
@@ -141,6 +141,6 @@ def test_compiled_it_is_one_graph_without_checkpoints() -> None:
 
 def test_slices_of_several_tensors_are_taken_together() -> None:
     a, b = torch.randn(7, 2, requires_grad=True), torch.arange(7.0)
-    found = by_slices(lambda x, y: x.sum(dim=1) * y, (a, b), 3)
+    found = in_chunks(lambda x, y: x.sum(dim=1) * y, (a, b), 3)
     close(found, a.sum(dim=1) * b)
     close(torch.autograd.grad(found.sum(), a)[0], b[:, None].expand(7, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from formers.core import Range, Sizes, Stream
+from formers.core import Context, Range, Sizes
 from formers.feedforward import SeparableConv
 from formers.feedforward.separable import SeparableConvTransition
 from helpers import close, gradients, sweep
@@ -48,7 +48,7 @@ def test_values_and_gradients_of_every_length_are_sums_over_windows(kernels: tup
     module = build(kernels, causal)
     for n in range(1, 10):
         x = torch.randn(2, n, 6, dtype=torch.float64, requires_grad=True)
-        found, left = module(x, Stream(Range(0, n)), None, 0)
+        found, left = module(x, Context(Range(0, n)), None, 0)
         assert left is None
         wanted = torch.stack([oracle(module, row, causal) for row in x])
         close(found, wanted)
@@ -63,7 +63,7 @@ def test_padding_does_not_leak_whatever_stands_there(kernels: tuple[int, int], c
     module, x = build(kernels, causal), torch.randn(3, 8, 6, dtype=torch.float64) * 100
     counts = (8, 3, 1)
     valid = torch.arange(8) < torch.tensor(counts)[:, None]
-    found, _ = module(x, Stream(Range(0, 8), valid), None, 0)
+    found, _ = module(x, Context(Range(0, 8), valid), None, 0)
     for row, n in enumerate(counts):
         close(found[row, :n], oracle(module, x[row, :n], causal))
 
@@ -77,7 +77,7 @@ def test_a_stream_goes_on_with_padded_and_reset_rows(kernels: tuple[int, int]) -
         x = torch.randn(3, n, 6, dtype=torch.float64)
         counts = torch.randint(n + 1, (3,)) if turn % 3 else torch.full((3,), n)
         valid = torch.arange(n) < counts[:, None] if turn % 3 else None
-        found, past = module(x, Stream(Range(0, n), valid, keep=True), past, 0)
+        found, past = module(x, Context(Range(0, n), valid, keep=True), past, 0)
         for i, count in enumerate(counts.tolist()):
             rows[i] = torch.cat([rows[i], x[i, :count]])
             if count:
@@ -89,7 +89,7 @@ def test_a_stream_goes_on_with_padded_and_reset_rows(kernels: tuple[int, int]) -
 @sweep(("causal", "place"), [(True, 8), (False, 5)])
 def test_no_later_token_is_seen_and_all_of_the_window_is(causal: bool, place: int) -> None:
     module, x = build((3, 5), causal, "gelu"), torch.randn(1, 12, 6, dtype=torch.float64, requires_grad=True)
-    y, _ = module(x, Stream(Range(0, 12)), None, 0)
+    y, _ = module(x, Context(Range(0, 12)), None, 0)
     (slope,) = torch.autograd.grad(y[0, place].square().sum(), x)
     assert slope[0].abs().sum(dim=1).nonzero().flatten().tolist() == list(range(2, 9))
 
@@ -98,5 +98,5 @@ def test_weights_start_so_that_the_spread_stays() -> None:
     torch.manual_seed(0)
     sizes = Sizes(dim=256, heads=1, head_dim=6, value_dim=6, length=9, steps=1, dropout=0.0, attention_dropout=0.0)
     module = SeparableConv(hidden=256).build(sizes)
-    y, _ = module.into(torch.randn(4, 64, 256), Stream(Range(0, 64)), None)
+    y, _ = module.into(torch.randn(4, 64, 256), Context(Range(0, 64)), None)
     assert abs(y[:, 1:-1].std().item() - 1) < 0.1

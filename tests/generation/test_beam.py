@@ -17,7 +17,7 @@ from helpers import refused, sweep
 LETTERS = "abc"
 SPECIALS = ("begin", "end")
 SMALL = {"dim": 8, "heads": 2, "layers": 1, "dropout": 0.0}
-WRITERS = [s for s in CAUSAL if s.spec.head.writes and s.spec.image is None]
+WRITERS = [s for s in CAUSAL if s.spec.head.generates and s.spec.image is None]
 
 
 def writer(member: str, seed: int) -> formers.Model:

@@ -91,7 +91,7 @@ def test_a_reader_gives_the_logits_of_reading_everything_anew(specimen: Specimen
     read = built(specimen.spec, ROWS).rows(list(range(batch)))
     small = subject(specimen.spec.replace(length=10), batch=batch)
     for model in (read.model, small.model):
-        limit = model.spec.position.met(model.spec.length) if model.spec.position.absolute else None
+        limit = model.spec.position.trained_positions(model.spec.length) if model.spec.position.absolute else None
         sources = None if read.source is None else [row.tolist() for row in read.source]
         tokens = [[r + 1, 2, 3] for r in range(batch)]
         reader, start = Reader(model, tokens, sources), 0

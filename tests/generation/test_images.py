@@ -63,7 +63,7 @@ def one_pass(model: Model, images: Tensor, given: dict[str, Any]) -> Tensor:
         out = model(source, inputs, **arguments)
     else:
         out = model(inputs, **arguments)
-    return model.head.nats(out.hidden, model.embedding, stream).double().sum(dim=1)
+    return model.head.token_losses(out.hidden, model.embedding, stream).double().sum(dim=1)
 
 
 @sweep("case", CASES)

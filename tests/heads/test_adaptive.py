@@ -80,7 +80,7 @@ def test_values_and_gradients_are_those_of_the_equations(head: AdaptiveSoftmax, 
     wanted = oracle(model, out.hidden)
     close(log_p, wanted)
     nats = -wanted.gather(2, targets.clamp(min=0)[..., None])[..., 0] * (targets != IGNORED)
-    close(model.head.nats(out.hidden, model.embedding, targets), nats)
+    close(model.head.token_losses(out.hidden, model.embedding, targets), nats)
     close(out.loss, nats.sum() / (targets != IGNORED).sum())
     weights = [w for name, w in model.named_parameters() if name.startswith(("head", "embedding"))]
     found = torch.autograd.grad(out.loss, weights, retain_graph=True)
@@ -137,12 +137,12 @@ def test_the_loss_of_each_token_is_the_same_for_a_plain_head():
     tokens, targets = torch.randint(VOCAB, (2, 2, 8)).unbind(0)
     targets[0, 0] = IGNORED
     out = model.train()(tokens, targets)
-    nats = model.head.nats(out.hidden, model.embedding, targets)
+    nats = model.head.token_losses(out.hidden, model.embedding, targets)
     close(nats, F.cross_entropy(out.logits.transpose(1, 2), targets, reduction="none"))
     assert nats[0, 0] == 0.0
     close(model.eval()(tokens, targets).loss, nats.sum() / 15)
     with refused("ClassHead", "one by one"):
-        formers.create("encoder", vocab=VOCAB, classes=2, **TINY).head.nats(out.hidden, model.embedding, targets)
+        formers.create("encoder", vocab=VOCAB, classes=2, **TINY).head.token_losses(out.hidden, model.embedding, targets)
 
 
 def test_padding_counts_for_nothing():

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 import formers
 from formers import FormersError, Model
 from formers.core import IGNORED
+from formers.evaluation.metrics import LastWordMetrics, MaskedMetrics
 from formers.heads import AdaptiveSoftmax, Auxiliary, LanguageModel, MaskedLM
 from formers.heads.base import cross_entropy
 from formers.heads.chunked import chunked_cross_entropy
 from formers.inspect.cost import Costs
-from formers.training.score import LastWordScore, MaskedScore
 from helpers import Largest, close, refused, sweep
 
 VOCAB, TINY = 23, dict(dim=16, heads=2, layers=1, hidden=24, length=16)
@@ -35,7 +35,7 @@ HEADS = [
 
 def pair(head: LanguageModel, chunk: int, **options: object) -> tuple[Model, Model]:
     """A model with a head, and one of the same weights whose head has a chunk, in float64."""
-    member = "decoder" if head.writes else "encoder"
+    member = "decoder" if head.generates else "encoder"
     spec = formers.spec(member, vocab=VOCAB, **{**TINY, **options}, dropout=0.0).replace(head=head)
     plain = formers.build(spec).double()
     with torch.no_grad():
@@ -75,10 +75,10 @@ def test_the_loss_and_every_gradient_are_the_plain_heads(head: LanguageModel, tr
         with torch.no_grad():
             close(chunked(**given).loss, wanted.loss.detach())
             close(chunked(given["tokens"]).logits, plain(given["tokens"]).logits)
-            nats = [m.head.nats(wanted.hidden.detach(), m.embedding, given["targets"]) for m in (chunked, plain)]
+            nats = [m.head.token_losses(wanted.hidden.detach(), m.embedding, given["targets"]) for m in (chunked, plain)]
             close(*nats)
         hidden = wanted.hidden.detach().requires_grad_()  # a loss of each target that somebody goes on with
-        nats = [m.head.nats(hidden, m.embedding, given["targets"]) for m in (chunked, plain)]
+        nats = [m.head.token_losses(hidden, m.embedding, given["targets"]) for m in (chunked, plain)]
         each = [torch.autograd.grad((n * torch.arange(n.numel()).view(n.shape)).sum(), hidden)[0] for n in nats]
         close(*each)
 
@@ -130,11 +130,11 @@ def test_logits_of_all_positions_are_never_made() -> None:
         assert live.largest <= 4 * vocab * max(chunk, 16)
         with torch.no_grad(), Largest() as live:
             hidden = model(tokens[:, :-1], targets=tokens[:, 1:]).hidden
-            model.head.nats(hidden, model.embedding, tokens[:, 1:])
+            model.head.token_losses(hidden, model.embedding, tokens[:, 1:])
         assert live.largest <= 4 * vocab * max(chunk, 16)
         hidden.requires_grad_()
         with Largest() as live:
-            model.head.nats(hidden, model.embedding, tokens[:, 1:]).sum().backward()
+            model.head.token_losses(hidden, model.embedding, tokens[:, 1:]).sum().backward()
         assert live.largest <= 4 * vocab * max(chunk, 16)
     assert peaks[chunk] < peaks[None] / 3
 
@@ -219,7 +219,7 @@ def test_compiled_it_is_one_graph() -> None:
 
 def test_scores_find_the_likeliest_tokens_without_logits() -> None:
     given = batch()
-    for head, score in ((MaskedLM(), lambda m: MaskedScore(m, None)), (LanguageModel(), LastWordScore)):
+    for head, score in ((MaskedLM(), lambda m: MaskedMetrics(m, None)), (LanguageModel(), LastWordMetrics)):
         sums = []
         for model in pair(head, 4):
             model.eval()
@@ -229,7 +229,7 @@ def test_scores_find_the_likeliest_tokens_without_logits() -> None:
                 targets = torch.where(torch.rand(best.shape, generator=torch.Generator().manual_seed(0)) < 0.7, best, IGNORED)
                 targets[1] = (targets[1] + 1).where(targets[1] != IGNORED, IGNORED) % VOCAB
                 targets = targets.masked_fill(~given["mask"], IGNORED)
-                judged.judge(targets, model(given["tokens"], targets=targets, mask=given["mask"]))
+                judged.update(targets, model(given["tokens"], targets=targets, mask=given["mask"]))
             sums.append(judged.sums)
         assert sums[0] == pytest.approx(sums[1])
         assert sums[0]["right"] > 0

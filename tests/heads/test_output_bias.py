@@ -27,7 +27,7 @@ HEADS = [
 def built(head: Head, scale: str = "input") -> Model:
     """A small model with this head, in float64, none of whose weights is 0."""
     torch.manual_seed(0)
-    spec = formers.spec("decoder" if head.writes else "encoder", vocab=VOCAB, **TINY, embedding_scale=scale).replace(head=head)
+    spec = formers.spec("decoder" if head.generates else "encoder", vocab=VOCAB, **TINY, embedding_scale=scale).replace(head=head)
     model = formers.build(spec).double()
     with torch.no_grad():
         for weight in model.parameters():
@@ -46,7 +46,7 @@ def test_logits_loss_and_gradient(head: LanguageModel) -> None:
         close(model(tokens).logits, logits)
         wanted = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         close(out.losses["cross_entropy"], wanted)
-        close(model.head.nats(out.hidden, model.embedding, targets).mean(), wanted)
+        close(model.head.token_losses(out.hidden, model.embedding, targets).mean(), wanted)
         slopes = [torch.autograd.grad(loss, model.head.bias, retain_graph=True)[0] for loss in (out.losses["cross_entropy"], wanted)]
         close(*slopes)
         assert (slopes[0] != 0).all()

@@ -49,13 +49,13 @@ def test_the_loss_of_a_mixture_is_the_mean_over_channel_values(channels: int, bi
     logits, losses = head(hidden, None, targets, None)
     assert logits.shape == (2, 4, numbers(2, channels))
     close(losses["cross_entropy"], each.mean() / channels)
-    close(head.nats(hidden, None, targets), each)
+    close(head.token_losses(hidden, None, targets), each)
 
 
 def test_what_does_not_count_of_a_mixture() -> None:
     head = mixture()
     hidden, targets = torch.randn(2, 4, 6, dtype=torch.float64), torch.randint(9, (2, 4, 3))
-    each = head.nats(hidden, None, targets)
+    each = head.token_losses(hidden, None, targets)
     targets[0, 1] = IGNORED
     targets[1, 3, 2] = IGNORED  # one channel: the pixel does not count
     real = torch.tensor([[True, True, True, True], [False, True, True, True]])
@@ -63,7 +63,7 @@ def test_what_does_not_count_of_a_mixture() -> None:
     close(head(hidden, None, targets, real)[1]["cross_entropy"], each[counts].mean() / 3)
     targets[:] = IGNORED
     assert head(hidden, None, targets, None)[1]["cross_entropy"] == 0.0
-    assert not head.nats(hidden, None, targets).any()
+    assert not head.token_losses(hidden, None, targets).any()
 
 
 def test_a_cell_that_does_not_count_has_no_gradient() -> None:
@@ -89,7 +89,7 @@ def test_the_loss_of_levels_is_the_mean_over_cells() -> None:
                 count += 1
     assert count == 6
     close(head(hidden, None, targets, real)[1]["cross_entropy"], torch.tensor(total / count, dtype=torch.float64))
-    assert head.nats(hidden, None, targets)[0, 2] == 0.0
+    assert head.token_losses(hidden, None, targets)[0, 2] == 0.0
 
 
 def test_a_model_that_knows_nothing_needs_the_logarithm_of_the_levels() -> None:
@@ -109,7 +109,7 @@ def test_a_model_that_knows_nothing_needs_the_logarithm_of_the_levels() -> None:
 def test_half_precision_is_computed_in_float32() -> None:
     head = mixture().to(torch.bfloat16)
     hidden, targets = torch.randn(1, 3, 6, dtype=torch.bfloat16), torch.randint(9, (1, 3, 3))
-    nats = head.nats(hidden, None, targets)
+    nats = head.token_losses(hidden, None, targets)
     assert nats.dtype == torch.float32
     close(nats, Logistics.of(head.project(hidden).float(), 2, 3).nats(targets, 9), 0.0)
 

@@ -28,7 +28,7 @@ def test_logits_are_a_linear_map_of_every_position_and_the_loss_is_the_mean_of_w
     x, mask = torch.randint(7, (2, LENGTH)), torch.ones(2, LENGTH, dtype=torch.bool)
     mask[1, 3:] = False
     shape = (2, LENGTH) if places == 1 else (2, LENGTH, places)
-    assert tagger.spec.head.asked(2, LENGTH) == shape == example(tagger.spec, 2, LENGTH)[1].shape
+    assert tagger.spec.head.target_shape(2, LENGTH) == shape == example(tagger.spec, 2, LENGTH)[1].shape
     targets = torch.randint(4, shape)
     targets[0, 0] = IGNORED
     out = tagger(x, targets=targets, mask=mask)
@@ -43,7 +43,7 @@ def test_logits_are_a_linear_map_of_every_position_and_the_loss_is_the_mean_of_w
     ]
     assert len(terms) == 7 * places
     close(out.losses["cross_entropy"], torch.stack(terms).mean())
-    close(tagger.head.nats(out.hidden, tagger.embedding, targets)[0].sum(), torch.stack(terms[: 4 * places]).sum())
+    close(tagger.head.token_losses(out.hidden, tagger.embedding, targets)[0].sum(), torch.stack(terms[: 4 * places]).sum())
 
 
 @torch.no_grad()
@@ -52,8 +52,8 @@ def test_a_causal_tagger_reads_a_stream_piece_by_piece() -> None:
     first = tagger(x[:, :3], state=tagger.initial_state(2))
     rest = tagger(x[:, 3:], state=first.state)
     close(torch.cat([first.logits, rest.logits], dim=1), tagger(x).logits)
-    assert tagger.spec.head.streams
-    assert not tagger.spec.head.writes
+    assert tagger.spec.head.per_position
+    assert not tagger.spec.head.generates
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import formers
-from formers.core import Index, Range
+from formers.core import ExplicitPositions, Range
 from formers.inputs import ChannelValues, InputSizes
 from helpers import close, refused, sweep
 
@@ -50,7 +50,7 @@ def test_position_0_is_ignored_wherever_it_is(channels: int) -> None:
     other[:, 0] = (one[:, 0] + 1) % VOCAB
     assert torch.equal(part(one), part(other))
     places = torch.stack([torch.arange(9), torch.arange(4, 13)])
-    found = part(one, Index(places, 13))
+    found = part(one, ExplicitPositions(places, 13))
     close(found[:1], by_loop(part, one[:1], channels, True), 1e-12)
     close(found[1:], by_loop(part, one[1:], channels, True, 4), 1e-12)
 

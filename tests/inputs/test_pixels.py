@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import formers
-from formers.core import Index, Range
+from formers.core import ExplicitPositions, Range
 from formers.inputs import InputSizes, Pixels
 from helpers import close, refused, sweep
 
@@ -41,7 +41,7 @@ def test_position_0_is_ignored_wherever_it_is() -> None:
     other = torch.cat([torch.full_like(one[:, :1], 0.5), one[:, 1:]], dim=1)
     assert torch.equal(part(one), part(other))
     places = torch.tensor([[0, 1, 2, 3, 4, 5], [3, 4, 5, 6, 7, 8]])
-    found = part(one, Index(places, 9))
+    found = part(one, ExplicitPositions(places, 9))
     assert torch.equal(found[0], part(one)[0])
     assert torch.equal(found[1], part(one, Range(3, 6))[1])
 

@@ -206,10 +206,10 @@ def unpacked(view: dict) -> Tensor:
 def test_the_page_holds_the_weights(length: int) -> None:
     labels = token_labels(Bytes(), b"abc " * (length // 4) + b"x" * (length % 4))
     view = view_of(labels)
-    stored = page_data(attention_page([view]))["views"][0]
-    assert stored["bits"] == (8 if length == 420 else 16)
-    read = unpacked(stored)
-    close(read, view.weights.double(), 0.5001 / (2 ** stored["bits"] - 1))
+    serialisable = page_data(attention_page([view]))["views"][0]
+    assert serialisable["bits"] == (8 if length == 420 else 16)
+    read = unpacked(serialisable)
+    close(read, view.weights.double(), 0.5001 / (2 ** serialisable["bits"] - 1))
     assert not read.triu(1).any()
 
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import formers
 from formers.attention import LSH
-from formers.attention.hashing import in_order
-from formers.attention.lsh import ByLayer
-from formers.attention.meetings import Rules, meetings
+from formers.attention.lsh.hashing import in_order
+from formers.attention.lsh.layer import ByLayer
+from formers.attention.lsh.reference import Rules, meetings
 from formers.attention.multihead import DotProduct
 from formers.cli.show import app
 from formers.inspect import buckets_facts, buckets_of, draw_buckets, dropped_share, moved, moved_facts, save_buckets

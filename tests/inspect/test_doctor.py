@@ -10,8 +10,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from formers.attention import EXECUTORS, dense
+from formers.attention import EXECUTORS
 from formers.attention.attend import Executor
+from formers.attention.executors import dense
 from formers.core.compiler import compiler
 from formers.data.catalogue import NAMES, SETS
 from formers.inspect.doctor import complaints, describe, examine, executors, machine, more, stores

@@ -8,9 +8,9 @@ import torch
 
 import formers
 from formers.attention import LSH
-from formers.attention.hashing import in_order
-from formers.attention.meetings import meetings
-from formers.core import Range, Stream
+from formers.attention.lsh.hashing import in_order
+from formers.attention.lsh.reference import meetings
+from formers.core import Context, Range
 from formers.inspect.paths import NEVER, Paths, distances, paths, stack_links
 from formers.model import Spec, build
 from formers.patterns import Causal, Local
@@ -105,7 +105,7 @@ def test_gradients_of_a_layer_flow_where_its_links_say(member, options):
     assert spec.encoder is None
     stack = build(spec).double().eval().stack
     x = torch.randn(1, N, spec.dim, dtype=torch.float64, requires_grad=True)
-    hidden, _ = stack(x, Stream(Range(0, N)))
+    hidden, _ = stack(x, Context(Range(0, N)))
     weights = torch.randn(spec.width, dtype=torch.float64)
     by_token = [torch.autograd.grad((hidden[0, i] * weights).sum(), x, retain_graph=True)[0][0] for i in range(N)]
     flows = torch.stack([gradient.abs().sum(dim=1) > 0 for gradient in by_token])

@@ -15,18 +15,18 @@ from typer.testing import CliRunner, Result
 import formers
 from formers.cli.app import app
 from formers.core import Watch
-from formers.core.halting import STEPS, begin
 from formers.data import Bytes
 from formers.data.files import Parts
 from formers.depth.adaptive import AdaptiveBlocks
+from formers.depth.halting import STEPS, begin
+from formers.evaluation.evaluate import evaluate
+from formers.evaluation.exact_match import by_difficulty
 from formers.heads import Tag
 from formers.inspect import by_step, draw_ponder, ponder_facts, ponder_of, save_ponder
 from formers.inspect.cost import Costs
 from formers.inspect.difficulty import Answers, Items, correlation, grouped
 from formers.inspect.ponder import Flops, Ponder, ponders
 from formers.training import prepare
-from formers.training.evaluate import evaluate
-from formers.training.exact import by_difficulty
 from helpers import close, refused, sweep
 
 SIZES: dict[str, Any] = dict(dim=16, heads=2, hidden=24, length=32, steps=5, act="graves", halt_epsilon=0.05)
@@ -233,7 +233,7 @@ class StepRows(Rows):
 def test_difficulty_over_batches_is_that_of_each_row_alone() -> None:
     model, rows = thinking(classes=2), Rows()
     items = Items(model, rows, "valid", every_step=True)
-    figures = evaluate(model, rows, None, size=2, pondered=items)
+    figures = evaluate(model, rows, None, size=2, ponder=items)
     alone = [model.inspect(rows.tokens[i : i + 1, :n]).notes[STEPS][0] for i, n in enumerate(rows.lengths)]
     means = torch.tensor([float(n.mean()) for n in alone]).double()
     seen = items.difficulties()[0]
@@ -251,7 +251,7 @@ def test_difficulty_over_batches_is_that_of_each_row_alone() -> None:
 def test_steps_may_have_difficulties_of_their_own() -> None:
     model, rows = tagging(), StepRows()
     items = Items(model, rows, "valid")
-    evaluate(model, rows, None, size=2, pondered=items)
+    evaluate(model, rows, None, size=2, ponder=items)
     seen = items.difficulties()[0]
     assert seen.unit == "tokens"
     assert [(g.difficulty, g.items) for g in seen.groups] == [(1, 5), (2, 5), (3, 3), (4, 3), (5, 3), (6, 2)]
@@ -269,7 +269,7 @@ def test_answers_are_counted_as_the_score_of_an_exercise_counts_them() -> None:
     items = Items(model, batches, "valid")
     for batch in batches.eval_batches(16, "valid"):
         watch = items.watch()
-        items.judge(batch, model(**batch, watch=watch), watch)
+        items.update(batch, model(**batch, watch=watch), watch)
     found = {group.difficulty: (group.accuracy, group.exact) for group in items.difficulties()[0].groups}
     wanted = by_difficulty(model, batches)
     assert found == {hard: (exact.accuracy, exact.exact) for hard, exact in wanted.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from formers.attention.lsh import LSHAttention
+from formers.attention.lsh.layer import LSHAttention
 from formers.bench import copying
 from formers.bench.copying import Copying, judge, learn
 from formers.model import respecified

@@ -80,11 +80,11 @@ class Costly(nn.Module):
         super().__init__()
         self.inner, self.calls = inner, 0
 
-    def forward(self, x, stream, past, step):
+    def forward(self, x, context, past, step):
         self.calls += 1
         cost = x.square().mean()
-        stream.losses["cost"] = stream.losses["cost"] + cost if "cost" in stream.losses else cost
-        return self.inner(x, stream, past, step)
+        context.losses["cost"] = context.losses["cost"] + cost if "cost" in context.losses else cost
+        return self.inner(x, context, past, step)
 
 
 def test_extra_losses_count_once_and_flow_back():
@@ -128,8 +128,8 @@ def test_it_is_no_part_of_the_spec_and_is_not_saved(tmp_path):
     model.save_pretrained(tmp_path / "m")
     loaded = formers.load(tmp_path / "m")
     assert loaded.spec == model.spec
-    assert model.stack.checkpointing
-    assert not loaded.stack.checkpointing
+    assert model.stack.depth.checkpointing
+    assert not loaded.stack.depth.checkpointing
 
 
 @pytest.mark.slow

@@ -17,10 +17,11 @@ from torch.nn.functional import scaled_dot_product_attention
 import formers
 from contracts.specimens import MEMBERS, Subject, subject
 from formers import State
-from formers.attention import multihead, sdpa
-from formers.core import Cache, Comb
+from formers.attention import multihead
+from formers.attention.executors import sdpa
+from formers.core import KVCache, StridedPositions
 from formers.core.cache import SLACK
-from formers.core.stored import join_rows, pack, unpack
+from formers.core.serialise import join_rows, pack, unpack
 from formers.depth import Stacked
 from formers.patterns import Alternate, Column, Fixed, Local, Pattern, PerHead, Strided, Summary
 from helpers import close, gradients, sweep
@@ -56,7 +57,7 @@ def read_on(read: Subject, x: Tensor, state: State, cuts: list[int]) -> tuple[Te
     return torch.cat(logits, dim=1), state
 
 
-def caches(state: State) -> list[Cache]:
+def caches(state: State) -> list[KVCache]:
     return [step[0] for step in state.steps]
 
 
@@ -83,7 +84,7 @@ def test_memory_is_bounded(pattern: Pattern) -> None:
             held, kept = cache.keys.shape[2], pattern.at(layer).kept(t).length
             assert held == cache.positions.length
             assert held - kept < max(1, min(SLACK, held // 8)), (t, layer)
-    assert any(isinstance(cache.positions, Comb) for cache in caches(state)), "nothing was forgotten"
+    assert any(isinstance(cache.positions, StridedPositions) for cache in caches(state)), "nothing was forgotten"
 
 
 @sweep(("stride", "summary", "subblocks"), [(64, 8, 1), (100, 10, 2), (4, 1, 1)])
@@ -151,7 +152,7 @@ def test_rows_are_selected_and_reset(pattern: Pattern) -> None:
 def test_a_state_with_gaps_survives_the_way_through_a_file(pattern: Pattern) -> None:
     read = reader(pattern)
     state = read(read.input(61)).state
-    assert any(isinstance(cache.positions, Comb) for cache in caches(state))
+    assert any(isinstance(cache.positions, StridedPositions) for cache in caches(state))
     x, halves = read.input(12), []
     for row in (0, 1):
         tensors: dict[str, Tensor] = {}
@@ -170,7 +171,7 @@ def test_gradients_are_those_over_all_keys(pattern: Pattern, monkeypatch: pytest
         fast = read(x[:, :37]).state
     states = [fast, read(x[:, :37], state=read.model.initial_state(2)).state]
     with monkeypatch.context() as forgetting:
-        forgetting.setattr(multihead, "leave_behind", lambda cache, pattern, stream, reach: cache.detach())
+        forgetting.setattr(multihead, "leave_behind", lambda cache, pattern, context, reach: cache.detach())
         with torch.no_grad():
             whole = read(x[:, :37]).state
     wanted = gradients(read(x[:, 37:38], state=whole).logits, weights)
@@ -239,6 +240,6 @@ def test_generation_with_beams_and_a_sliding_window(pattern: Pattern, monkeypatc
     assert torch.equal(formers.generate(read.model, prompt, max_new_tokens=9, beams=1), row[:, :39])
     best = formers.generate(read.model, prompt, max_new_tokens=9, beams=3)
     with monkeypatch.context() as forgetting:
-        forgetting.setattr(multihead, "leave_behind", lambda cache, pattern, stream, reach: cache.detach())
+        forgetting.setattr(multihead, "leave_behind", lambda cache, pattern, context, reach: cache.detach())
         again = formers.generate(read.model, prompt, max_new_tokens=9, beams=3)
     assert torch.equal(best, again), "it matters what was forgotten"

@@ -6,12 +6,12 @@ import torch
 
 import formers
 from contracts.specimens import SPECIMENS, VOCAB, given_to, subject
-from formers.attention import Aligned, Pondering, Recurrent, Window
 from formers.bench.pondering import skipping_is
 from formers.core import Watch
 from formers.feedforward import NoFeedForward
 from formers.heads import LanguageModel
 from formers.patterns import Causal, Local
+from formers.recurrent import Aligned, Pondering, Recurrent, Window
 from formers.score import Span
 from helpers import close, refused, sweep
 
@@ -62,7 +62,7 @@ def test_the_maps_are_those_that_the_output_is_made_of():
     with torch.no_grad():
         x = model.stack.position(model.embedding(tokens), formers.core.Range(0, 6), 0)
         attention = model.stack.depth.blocks[0].attention
-        q, k, v = attention.split_all(attention.qkv(model.stack.depth.blocks[0].join_attention.norm(x)), 3)
+        q, k, v = attention.split_all(attention.qkv(model.stack.depth.blocks[0].residual_attention.norm(x)), 3)
         close(a, (q @ k.transpose(-1, -2) / 8**0.5).masked_fill(torch.ones(6, 6).triu(1) == 1, float("-inf")).softmax(-1))
         close(model.inspect(tokens).norms["attention"][0], attention.merge(a @ v).float().norm(dim=-1), 1e-5)
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import formers
 from formers import Model, State
-from formers.core import Cache, Hidden
+from formers.core import HiddenMemory, KVCache
 from formers.core.content import fixed_weights
-from formers.core.stored import pack, unpack
+from formers.core.serialise import pack, unpack
 from formers.memory import Recurrence
 from formers.patterns import Causal, Fixed, Local
 from helpers import close, gradients, refused
@@ -62,7 +62,7 @@ def test_training_over_a_memory_does_not_depend_on_how_it_was_read(options: dict
     for one, other in zip(slopes, wanted, strict=True):
         close(one, other)
     for mine, theirs in zip(then.steps, after.steps, strict=True):
-        assert isinstance(mine[0], Hidden)
+        assert isinstance(mine[0], HiddenMemory)
         close(mine[0].states, theirs[0].states)
 
 
@@ -113,7 +113,7 @@ def test_old_weights_are_never_read_again(member: str, how: str) -> None:
     after = model(x[:, 7:], state=state).logits
     fresh = formers.build(model.spec).double().eval()
     fresh.load_state_dict(model.state_dict())
-    steps = tuple((replace(step[0], states=m, known=None), *step[1:]) for step, m in zip(state.steps, memory, strict=True))
+    steps = tuple((replace(step[0], states=m, cached_kv=None), *step[1:]) for step, m in zip(state.steps, memory, strict=True))
     wanted = fresh(x[:, 7:], state=replace(state, steps=steps)).logits
     close(after, wanted)
     assert (after - before).abs().max() > 1e-3, "the weights did change"
@@ -124,8 +124,8 @@ def test_keys_are_used_again_while_weights_stay_and_only_then(monkeypatch: pytes
     model, x = model_of().eval(), tokens(9)
     state = read(model, x[:, :8], None, torch.no_grad)
     entered: list[int] = []
-    plain = Hidden.append
-    monkeypatch.setattr(Hidden, "append", lambda self, states, positions: entered.append(1) or plain(self, states, positions))
+    plain = HiddenMemory.append
+    monkeypatch.setattr(HiddenMemory, "append", lambda self, states, positions: entered.append(1) or plain(self, states, positions))
     for inside in (False, True):
         entered.clear()
         with fixed_weights() if inside else torch.no_grad():
@@ -212,8 +212,8 @@ def test_a_state_of_an_earlier_version_continues() -> None:
     """It held keys and values alone where it was made without gradients, and did not say what shaped it."""
     model, x = model_of(memory=6).eval(), tokens(16)
     state = read(model, x[:, :6], None, torch.no_grad)
-    old = replace(state, shape=None, steps=tuple((step[0].known[1], *step[1:]) for step in state.steps))
-    assert all(isinstance(step[0], Cache) for step in unpacked(old).steps)
+    old = replace(state, shape=None, steps=tuple((step[0].cached_kv[1], *step[1:]) for step in state.steps))
+    assert all(isinstance(step[0], KVCache) for step in unpacked(old).steps)
     packed = pack(old, tensors := {})
     for name in ("shape", "origin"):
         del packed[name]
@@ -223,7 +223,7 @@ def test_a_state_of_an_earlier_version_continues() -> None:
         then = model(x[:, end - 2 : end] if end < 16 else x[:, 9:16], state=old)
         close(then.logits, new.logits)
         state, old = new.state, then.state
-    assert all(isinstance(step[0], Hidden) for step in old.steps)
+    assert all(isinstance(step[0], HiddenMemory) for step in old.steps)
 
 
 def test_a_memory_of_zeros_is_attended_to() -> None:
@@ -233,7 +233,7 @@ def test_a_memory_of_zeros_is_attended_to() -> None:
     zeros.load_state_dict(model.state_dict())
     first = zeros.initial_state(3)
     # The same by hand: a memory that holds zeros, given to the model whose memory begins empty.
-    blank = tuple((Hidden(torch.zeros(3, 4, 12).double(), formers.core.Range(0, 4)), None) for _ in range(2))
+    blank = tuple((HiddenMemory(torch.zeros(3, 4, 12).double(), formers.core.Range(0, 4)), None) for _ in range(2))
     hand = replace(model.initial_state(3), steps=blank, next=4, bound=4)
     parameters = [list(m.parameters()) for m in (model, zeros)]
     wanted, found = (m(x[:, :5], state=s, targets=x[:, 1:6]) for m, s in ((model, hand), (zeros, first)))

@@ -13,6 +13,7 @@ from torch import nn
 
 import formers
 from contracts.specimens import VOCAB, subject
+from formers.attention.lsh.decisions import decide_once
 from formers.core import Watch
 from formers.depth import Shared
 from formers.inspect.cost import Costs
@@ -27,12 +28,12 @@ class Plain:
     """The same half steps by torch's own autograd, which keeps all of them."""
 
     @staticmethod
-    def apply(passage, stream, ends, left, x, source, *weights):
-        stream = replace(stream, losses={})
-        first, second, entries = reversible.through(passage.halves, x, stream, passage.kind, ends)
+    def apply(passage, context, ends, left, x, source, *weights):
+        context = replace(context, losses={})
+        first, second, entries = reversible.through(passage.halves, x, context, passage.kind, ends)
         left.extend(entries)
-        passage.names = list(stream.losses)
-        return first, second, *stream.losses.values()
+        passage.names = list(context.losses)
+        return first, second, *context.losses.values()
 
 
 def step(model, batch, bf16=False):
@@ -49,7 +50,7 @@ def same(model, batch, monkeypatch, tolerance=EXACT, bf16=False):
     """Fails unless a step is what it is with all states kept; what it gives."""
     found, slopes, drawn = step(model, batch, bf16)
     with monkeypatch.context() as patch:
-        patch.setattr(reversible, "Reverse", Plain)
+        patch.setattr(reversible, "ReversibleFunction", Plain)
         wanted, right, expected = step(model, batch, bf16)
     assert found.loss.equal(wanted.loss)
     assert found.hidden.equal(wanted.hidden)
@@ -156,13 +157,13 @@ class Deciding(nn.Module):
         super().__init__()
         self.inner, self.decisions = inner, []
 
-    def forward(self, x, stream, past, step):
+    def forward(self, x, context, past, step):
         def decide():
             self.decisions.append(step)
             return x.detach() > 0
 
-        y, left = self.inner(x, stream, past, step)
-        return y * stream.once("sign", step, decide), left
+        y, left = self.inner(x, context, past, step)
+        return y * decide_once(context, "sign", step, decide), left
 
 
 def test_what_was_decided_is_not_decided_anew():
@@ -202,8 +203,8 @@ def test_weights_that_change_before_the_way_back_are_noticed():
 
 def test_nothing_waits_for_the_garbage_collector(monkeypatch):
     spec = formers.spec("adaptive-span", **SMALL, layers=2, span=7, span_penalty=0.1)
-    model, seen, of = subject(spec).model.train(), [], reversible.Passage.of
-    monkeypatch.setattr(reversible.Passage, "of", lambda *given: seen.append(weakref.ref(made := of(*given))) or made)
+    model, seen, of = subject(spec).model.train(), [], reversible.ReversiblePass.of
+    monkeypatch.setattr(reversible.ReversiblePass, "of", lambda *given: seen.append(weakref.ref(made := of(*given))) or made)
     gc.collect()
     gc.disable()
     try:

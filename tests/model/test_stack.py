@@ -24,10 +24,10 @@ class Spy(nn.Module):
         super().__init__()
         self.inner, self.seen = inner, []
 
-    def forward(self, x, stream, past, step):
-        self.seen.append((x, stream))
-        stream.losses[f"spy {step}"] = x.square().mean()
-        return self.inner(x, stream, past, step)
+    def forward(self, x, context, past, step):
+        self.seen.append((x, context))
+        context.losses[f"spy {step}"] = x.square().mean()
+        return self.inner(x, context, past, step)
 
 
 class Steep(ScoreModule):
@@ -37,8 +37,8 @@ class Steep(ScoreModule):
         super().__init__()
         self.slope = nn.Parameter(torch.tensor(0.3, dtype=torch.float64))
 
-    def forward(self, x, q, keys, stream, scale, step) -> tuple[Tensor, Tensor]:
-        back = stream.positions.tensor(q.device)[..., :, None] - keys.tensor(q.device)[..., None, :]
+    def forward(self, x, q, keys, context, scale, step) -> tuple[Tensor, Tensor]:
+        back = context.positions.tensor(q.device)[..., :, None] - keys.tensor(q.device)[..., None, :]
         return 2 * q, (-self.slope * back)[None, None]
 
 
@@ -66,9 +66,9 @@ def test_a_masked_continuation_gives_sublayers_real_tokens_first_and_zeros_behin
     with torch.no_grad():
         state = model(torch.randint(11, (2, 4))).state
         model(torch.randint(11, (2, 3)), state=state, mask=mask)
-    _, stream = spies[0].seen[-1]
-    assert stream.valid.tolist() == [[True, True, False], [True, False, False]]
-    assert stream.positions.index.tolist() == [[4, 5, -1], [4, -1, -1]]
+    _, context = spies[0].seen[-1]
+    assert context.valid.tolist() == [[True, True, False], [True, False, False]]
+    assert context.positions.index.tolist() == [[4, 5, -1], [4, -1, -1]]
 
 
 def test_a_score_changes_queries_and_scores_the_same_way_in_one_pass_and_in_segments():

@@ -41,10 +41,10 @@ def attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> list[Pair]:
 
 def layer(ours: nn.Module, theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> list[Pair]:
     """One block and one layer of torch.nn."""
-    joins = [ours.join_attention, ours.join_feedforward]
+    joins = [ours.residual_attention, ours.residual_feedforward]
     pairs = attention(ours.attention, theirs.self_attn)
     if hasattr(ours, "cross"):
-        joins.insert(1, ours.join_cross)
+        joins.insert(1, ours.residual_cross)
         pairs += attention(ours.cross, theirs.multihead_attn)
     for number, join in enumerate(joins, 1):
         pairs += linear(join.norm, getattr(theirs, f"norm{number}"))

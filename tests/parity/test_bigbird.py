@@ -43,10 +43,10 @@ def test_with_a_window_over_everything_the_stack_is_theirs(n: int) -> None:
                 with torch.no_grad():
                     mine.copy_(whole.view(3, DIM, *whole.shape[1:])[number])
         pairs += linear(ours.attention.out, layer.attention.output.dense) + linear(
-            ours.join_attention.norm, layer.attention.output.LayerNorm
+            ours.residual_attention.norm, layer.attention.output.LayerNorm
         )
         pairs += linear(ours.feedforward.into, layer.intermediate.dense) + linear(ours.feedforward.out, layer.output.dense)
-        pairs += linear(ours.join_feedforward.norm, layer.output.LayerNorm)
+        pairs += linear(ours.residual_feedforward.norm, layer.output.LayerNorm)
     with torch.no_grad():
         for pair in pairs:
             pair.theirs.copy_(pair.join(list(pair.ours)))

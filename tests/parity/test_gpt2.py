@@ -30,7 +30,7 @@ def both() -> tuple[Model, torch.nn.Module, list[Pair]]:
     body = theirs.transformer
     pairs = [Pair([model.embedding.weight], body.wte.weight), Pair([model.stack.position.table], body.wpe.weight)]
     for ours, block in zip(model.stack.depth.blocks, body.h, strict=True):
-        pairs += linear(ours.join_attention.norm, block.ln_1) + linear(ours.join_feedforward.norm, block.ln_2)
+        pairs += linear(ours.residual_attention.norm, block.ln_1) + linear(ours.residual_feedforward.norm, block.ln_2)
         pairs += linear(ours.attention.qkv, block.attn.c_attn, True) + linear(ours.attention.out, block.attn.c_proj, True)
         pairs += linear(ours.feedforward.into, block.mlp.c_fc, True) + linear(ours.feedforward.out, block.mlp.c_proj, True)
     pairs += linear(model.stack.final, body.ln_f)

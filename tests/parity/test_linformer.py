@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from formers.attention import LowRank
 from formers.attention.lowrank import LowRankAttention
-from formers.core import Range, Sizes, Stream
+from formers.core import Context, Range, Sizes
 from helpers import close, gradients, sweep
 
 HEADS, DIM, LENGTH, RANK, WIDTH = 2, 12, 8, 4, 6
@@ -33,7 +33,7 @@ def built(part: LowRank, q: Tensor, k: Tensor, v: Tensor, out: nn.Linear) -> Low
 
 def compare(layer: LowRankAttention, x: Tensor, theirs: Tensor, pairs: list[tuple[Tensor, list[Tensor], Any]], real: Tensor | None) -> None:
     """Fails unless outputs and gradients agree; a pair is ours, a peer's, and what makes a gradient of theirs one of ours."""
-    ours = layer(x, Stream(Range(0, x.shape[1]), real), None, 0)[0]
+    ours = layer(x, Context(Range(0, x.shape[1]), real), None, 0)[0]
     here = torch.ones(x.shape[:2], dtype=torch.bool) if real is None else real
     close(ours[here], theirs[here])
     found = gradients(ours[here], [x, *(mine for mine, _, _ in pairs)])

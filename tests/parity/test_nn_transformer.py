@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import formers
 from formers import Model, Output
 from formers.attention import DotProduct
-from formers.core import Range, Source, Stream
+from formers.core import Context, Range, Source
 from formers.patterns import Causal, Full, Pattern
 from helpers import close, sweep
 from parity.copying import Pair, attention, copy, layer, linear, same_gradients, shake, sinusoid
@@ -131,7 +131,7 @@ def test_self_attention(pattern: Pattern) -> None:
     pairs = attention(ours, theirs)
     copy(pairs, theirs)
     x = torch.randn(2, LENGTH, DIM, dtype=torch.float64, requires_grad=True)
-    y, left = ours(x, Stream(Range(0, LENGTH)), None, 0)
+    y, left = ours(x, Context(Range(0, LENGTH)), None, 0)
     z, _ = theirs(x, x, x, attn_mask=~pattern.mask(LENGTH)[0], need_weights=False)
     assert left is None
     close(y, z)
@@ -148,11 +148,11 @@ def test_cross_attention() -> None:
     pairs = attention(ours, theirs)
     copy(pairs, theirs)
     x, source = (torch.randn(3, n, DIM, dtype=torch.float64) for n in (4, 7))
-    stream = Stream(Range(0, 4), keep=True, source=Source(source, SOURCE_MASK))
+    stream = Context(Range(0, 4), keep=True, source=Source(source, SOURCE_MASK))
     y, left = ours(x, stream, None, 0)
     z, _ = theirs(x, source, source, key_padding_mask=~SOURCE_MASK, need_weights=False)
     close(y, z)
-    close(ours(x, Stream(Range(0, 4)), left, 0)[0], z)
+    close(ours(x, Context(Range(0, 4)), left, 0)[0], z)
     y.square().sum().backward()
     z.square().sum().backward()
     same_gradients(pairs)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from formers.attention import LSH
-from formers.attention.lsh import LSHAttention
-from formers.core import Range, Sizes, Stream
+from formers.attention.lsh.layer import LSHAttention
+from formers.core import Context, Range, Sizes
 from formers.patterns import Causal, Full
 from helpers import EXACT, close, gradients
 
@@ -36,14 +36,14 @@ def built(monkeypatch: pytest.MonkeyPatch, part: LSH, causal: bool, by_head: boo
         return theirs.permute(2, 0, 1, 3).expand(-1, heads, -1, -1)
 
     for name in ("rotations", "fixed_rotations"):
-        monkeypatch.setattr(f"formers.attention.lsh.{name}", drawn)
+        monkeypatch.setattr(f"formers.attention.lsh.layer.{name}", drawn)
     return part.build(SIZES, Causal() if causal else Full()).double().eval()
 
 
 def compare(layer: LSHAttention, theirs: Any, valid: Tensor | None = None, tolerance: float = EXACT) -> None:
     """Fails unless outputs and gradients agree; theirs(x) gives the heads (batch, heads, length, width), and for which tokens."""
     x = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64, requires_grad=True)
-    ours = layer(x, Stream(Range(0, LENGTH), valid), None, 0)[0]
+    ours = layer(x, Context(Range(0, LENGTH), valid), None, 0)[0]
     mixed, real = theirs(x)
     other = layer.merge(mixed)
     close(ours[real], other[real], tolerance)

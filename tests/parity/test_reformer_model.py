@@ -37,7 +37,7 @@ def one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.randn(heads, width, rounds, columns, dtype=torch.float64).permute(2, 0, 1, 3)
 
     for name in ("rotations", "fixed_rotations"):
-        monkeypatch.setattr(f"formers.attention.lsh.{name}", drawn)
+        monkeypatch.setattr(f"formers.attention.lsh.layer.{name}", drawn)
 
 
 Pairs = list[tuple[nn.Parameter, list[nn.Parameter]]]
@@ -75,8 +75,8 @@ def both(layers: tuple[str, ...], **options: Any) -> tuple[formers.Model, Any, P
         into = [inner.query_key, inner.value] if hasattr(mine, "qv") else [inner.query, inner.key, inner.value]
         pairs += [((mine.qv if hasattr(mine, "qv") else mine.qkv).weight, [one.weight for one in into])]
         pairs += [(mine.out.weight, [layer.attention.output.dense.weight])]
-        pairs += linear(block.join_attention.norm, layer.attention.layer_norm)
-        pairs += linear(block.join_feedforward.norm, layer.feed_forward.layer_norm)
+        pairs += linear(block.residual_attention.norm, layer.attention.layer_norm)
+        pairs += linear(block.residual_feedforward.norm, layer.feed_forward.layer_norm)
         pairs += linear(block.feedforward.into, layer.feed_forward.dense.dense)
         pairs += linear(block.feedforward.out, layer.feed_forward.output.dense)
     assert {id(t) for _, several in pairs for t in several} == {id(p) for p in theirs.parameters()}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import formers
 from formers import Model, Spec
-from formers.core import Hidden
+from formers.core import HiddenMemory
 from formers.heads import AdaptiveSoftmax
 from helpers import close, sweep
 
@@ -44,8 +44,8 @@ def named(model: Model, theirs: dict[str, Any]) -> dict[str, Tensor]:
         pairs[f"{layer}.dec_attn.o_net.weight"] = f"{mine}.attention.out.weight"
         pairs[f"{layer}.dec_attn.r_net.weight"] = f"{mine}.attention.score.r.weight"
         for kind in ("weight", "bias"):
-            pairs[f"{layer}.dec_attn.layer_norm.{kind}"] = f"{mine}.join_attention.norm.{kind}"
-            pairs[f"{layer}.pos_ff.layer_norm.{kind}"] = f"{mine}.join_feedforward.norm.{kind}"
+            pairs[f"{layer}.dec_attn.layer_norm.{kind}"] = f"{mine}.residual_attention.norm.{kind}"
+            pairs[f"{layer}.pos_ff.layer_norm.{kind}"] = f"{mine}.residual_feedforward.norm.{kind}"
             pairs[f"{layer}.pos_ff.CoreNet.0.{kind}"] = f"{mine}.feedforward.into.{kind}"
             pairs[f"{layer}.pos_ff.CoreNet.3.{kind}"] = f"{mine}.feedforward.out.{kind}"
         if theirs["untie_r"]:
@@ -93,9 +93,9 @@ def test_everything_is_as_recorded(case: str) -> None:
         state, total = out.state, total + out.loss
         assert out.logits is None
         close(out.hidden, recorded["hidden"][:, here])
-        close(model.head.nats(out.hidden, model.embedding, targets), recorded["losses"][:, here])
+        close(model.head.token_losses(out.hidden, model.embedding, targets), recorded["losses"][:, here])
         for step, memory in zip(state.steps, recorded[f"memory {number}"], strict=True):
-            assert isinstance(step[0], Hidden)
+            assert isinstance(step[0], HiddenMemory)
             close(step[0].states, memory)
         with torch.no_grad():
             answer = model.eval()(tokens, state=read)

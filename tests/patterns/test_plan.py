@@ -7,7 +7,7 @@ import torch
 
 from contracts.specimens import patterns
 from formers.patterns import BigBird, Fixed, Globals, Local, Pattern, Strided, plan
-from formers.patterns.plan import Chosen, Grid, Piece, Where
+from formers.patterns.plan import Grid, Piece, SelectedPositions, Where
 from helpers import sweep
 
 LENGTHS = (1, 2, 3, 7, 8, 9, 16, 17, 40)
@@ -21,7 +21,7 @@ def positions(where: Where) -> np.ndarray:
     return (where.blocks[:, :, None] * where.unit + np.arange(where.unit)).reshape(where.groups, where.size)
 
 
-def pairs(piece: Piece, among: Chosen | None, n: int) -> np.ndarray:
+def pairs(piece: Piece, among: SelectedPositions | None, n: int) -> np.ndarray:
     """How often a piece holds each pair (queries, keys), padding included."""
     counts = np.zeros((n, n), dtype=int)
     queries, keys = positions(piece.queries), positions(piece.keys)

@@ -7,11 +7,11 @@ import math
 import torch
 
 import formers
-from formers.core import Index, Range, Sizes
+from formers.core import ExplicitPositions, Range, Sizes
+from formers.evaluation.protocol import Protocol
 from formers.inspect import draw_positions, run_table
 from formers.position import Axial
 from formers.position.axial import near_square
-from formers.training.protocol import Protocol
 from helpers import close, gradients, refused, sweep
 
 SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, steps=1, dropout=0.0, attention_dropout=0.0, spread=0.5)
@@ -36,7 +36,7 @@ def test_wherever_a_range_begins_and_ends_it_is_a_part_of_the_whole():
 
 def test_places_one_by_one_are_as_a_range_and_empty_ones_do_no_harm():
     axial, x = Axial().build(SIZES), torch.randn(2, 9, 8)
-    where = Index(torch.stack([torch.arange(3, 12), torch.tensor([20, 21, *[-1] * 7])]), 22)
+    where = ExplicitPositions(torch.stack([torch.arange(3, 12), torch.tensor([20, 21, *[-1] * 7])]), 22)
     found = axial(x, where, 0)
     close(found[0], axial(x[:1], Range(3, 9), 0)[0])
     close(found[1, :2], axial(x[1:, :2], Range(20, 2), 0)[0])
@@ -45,7 +45,7 @@ def test_places_one_by_one_are_as_a_range_and_empty_ones_do_no_harm():
 def test_both_ways_to_look_them_up_have_the_same_gradient():
     axial = Axial(shape=(4, 7), dims=(3, 5)).build(SIZES).double()
     x = torch.zeros(1, 18, 8, dtype=torch.float64)
-    one, other = (gradients(axial(x, at, 0), axial.parameters()) for at in (Range(5, 18), Index(torch.arange(5, 23)[None], 23)))
+    one, other = (gradients(axial(x, at, 0), axial.parameters()) for at in (Range(5, 18), ExplicitPositions(torch.arange(5, 23)[None], 23)))
     for slope, wanted in zip(one, other, strict=True):
         close(slope, wanted)
 
@@ -81,9 +81,9 @@ def test_any_length_that_fits_is_read_and_more_is_refused(training):
 
 def test_judging_may_read_as_far_as_the_grid():
     spec = formers.spec("decoder", **TINY).replace(position=Axial(shape=(5, 6)))
-    assert Protocol(kind="sliding", attention_length=30).settled(spec).attention_length == 30
+    assert Protocol(kind="sliding", attention_length=30).resolved_for(spec).attention_length == 30
     with refused("attention_length=31", "length=30"):
-        Protocol(kind="sliding", attention_length=31).settled(spec)
+        Protocol(kind="sliding", attention_length=31).resolved_for(spec)
 
 
 def test_what_does_not_fit_is_refused_before_it_is_built():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import formers
-from formers.core import Index, Range, Sizes
+from formers.core import ExplicitPositions, Range, Sizes
 from formers.position import Coordinate, Sinusoidal
 from helpers import close, gradients, refused, sweep
 
@@ -30,7 +30,7 @@ def test_positions_count_from_0_and_steps_from_1() -> None:
     for step in range(4):
         wanted = x + torch.stack([paper(i, step + 1, 8) for i in range(3, 8)])
         close(module(x, Range(3, 5), step), wanted, 1e-14)
-        close(module(x, Index(torch.tensor([[3, 4, 5, 6, 7], [3, 4, 5, 6, -1]]), 8), step)[0], wanted[0], 1e-14)
+        close(module(x, ExplicitPositions(torch.tensor([[3, 4, 5, 6, 7], [3, 4, 5, 6, -1]]), 8), step)[0], wanted[0], 1e-14)
 
 
 def test_each_term_can_be_left_out() -> None:
@@ -76,7 +76,7 @@ def test_rows_start_anywhere_in_training_and_at_0_in_evaluation(part: Coordinate
     close(found.index - found.index[:, :1], torch.arange(5).expand(500, 5), 0)
     assert module.shifted(Range(2, 5), 500, device, starts).index.equal(found.index), "a pass draws once"
     assert module.eval().shifted(Range(2, 5), 500, device, {}) == Range(2, 5)
-    assert part.met(24) == 30
+    assert part.trained_positions(24) == 30
     assert Coordinate().build(SIZES).shifted(Range(2, 5), 500, device, {}) == Range(2, 5)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import formers
-from formers.core import Index, Range, Sizes
+from formers.core import ExplicitPositions, Range, Sizes
 from formers.position import Grid
 from helpers import close, refused
 
@@ -30,7 +30,7 @@ def test_a_text_lies_in_rows_the_last_of_which_may_be_short():
 
 def test_places_one_by_one_are_as_a_range_and_empty_ones_do_no_harm():
     grid, x = Grid(width=7, channels=2).build(SIZES), torch.randn(2, 4, 8)
-    where = Index(torch.tensor([[3, 4, 5, 6], [20, 21, -1, -1]]), 22)
+    where = ExplicitPositions(torch.tensor([[3, 4, 5, 6], [20, 21, -1, -1]]), 22)
     found = grid(x, where, 0)
     close(found[0], grid(x[:1], Range(3, 4), 0)[0])
     close(found[1, :2], grid(x[1:, :2], Range(20, 2), 0)[0])

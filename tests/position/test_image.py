@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import formers
-from formers.core import Index, Range, Raster, Sizes
+from formers.core import ExplicitPositions, Range, Raster, Sizes
 from formers.position import ImagePosition
 from formers.training.optim import decayed
 from helpers import close, refused, sweep
@@ -59,7 +59,7 @@ def test_pieces_of_a_row_are_those_of_the_row(raster: Raster, form: str) -> None
     whole = part(x, Range(0, n), 0)
     close(torch.cat([part(x[:, :5], Range(0, 5), 0), part(x[:, 5:], Range(5, n - 5), 0)], dim=1), whole, 0.0)
     index = torch.arange(n).flip(0).expand(2, n)
-    close(part(x, Index(index, n), 0), x + (whole - x).flip(1), 1e-12)
+    close(part(x, ExplicitPositions(index, n), 0), x + (whole - x).flip(1), 1e-12)
 
 
 @sweep("raster", RASTERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import formers
-from formers.core import Index, Range, Sizes
+from formers.core import ExplicitPositions, Range, Sizes
 from formers.position import PerLayer
 from helpers import close, refused
 
@@ -22,7 +22,7 @@ def test_each_step_adds_rows_of_its_own_table():
 
 def test_places_one_by_one_are_as_a_range_and_empty_ones_do_no_harm():
     module, x = PerLayer().build(SIZES), torch.randn(2, 4, 8)
-    found = module(x, Index(torch.tensor([[3, 4, 5, 6], [20, 21, -1, -1]]), 22), 1)
+    found = module(x, ExplicitPositions(torch.tensor([[3, 4, 5, 6], [20, 21, -1, -1]]), 22), 1)
     close(found[0], module(x[:1], Range(3, 4), 1)[0])
     close(found[1, :2], module(x[1:, :2], Range(20, 2), 1)[0])
 

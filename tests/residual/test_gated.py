@@ -51,8 +51,8 @@ def formula(kind, join, x, y):
 def test_formula(kind):
     join = built(kind)
     x, y = torch.randn(2, 2, 3, DIM, dtype=torch.float64).unbind(0)
-    close(join.enter(x), F.layer_norm(x, (DIM,), join.norm.weight, join.norm.bias))
-    close(join.leave(x, y), formula(kind, join, x, y.relu()))
+    close(join.prenorm(x), F.layer_norm(x, (DIM,), join.norm.weight, join.norm.bias))
+    close(join.merge(x, y), formula(kind, join, x, y.relu()))
     assert ("bias" in dict(join.named_parameters())) == (kind in BIASES)
     if kind in BIASES:
         assert join.bias.tolist() == [BIASES[kind]] * DIM
@@ -64,13 +64,13 @@ def test_gradients(kind):
     x, y = torch.randn(2, 3, DIM, dtype=torch.float64).unbind(0)
     weights = [w for name, w in join.named_parameters() if not name.startswith("norm")]
     inputs = (x.requires_grad_(), (y + 2 * y.sign()).detach().requires_grad_())  # away from the corner of the ReLU
-    torch.autograd.gradcheck(lambda x, y, *_: join.leave(x, y), (*inputs, *weights))
+    torch.autograd.gradcheck(lambda x, y, *_: join.merge(x, y), (*inputs, *weights))
 
 
 def test_a_large_bias_is_the_identity():
     join = built("gru", bias=60.0)
     x, y = torch.randn(2, 4, DIM, dtype=torch.float64).unbind(0)
-    assert join.leave(x, y).equal(x)
+    assert join.merge(x, y).equal(x)
 
 
 def test_without_weights_the_bias_alone_decides():
@@ -79,7 +79,7 @@ def test_without_weights_the_bias_alone_decides():
         for name in ("w", "u", "u_g"):
             getattr(join, name).zero_()
     x, y = torch.randn(2, 4, DIM, dtype=torch.float64).unbind(0)
-    close(join.leave(x, y), (1 - torch.sigmoid(torch.tensor(-2.0, dtype=torch.float64))) * x)
+    close(join.merge(x, y), (1 - torch.sigmoid(torch.tensor(-2.0, dtype=torch.float64))) * x)
 
 
 def test_the_additive_gate_is_the_reordering_alone():
@@ -88,11 +88,11 @@ def test_the_additive_gate_is_the_reordering_alone():
     tokens = torch.randint(7, (2, 9))
     block = model.stack.depth.blocks[0]
     x = model.embedding(tokens)
-    from formers.core import Range, Stream
+    from formers.core import Context, Range
 
-    stream = Stream(Range(0, 9))
-    x = x + block.attention(block.join_attention.norm(x), stream, None, 0)[0].relu()
-    x = x + block.feedforward(block.join_feedforward.norm(x), stream, None, 0)[0].relu()
+    context = Context(Range(0, 9))
+    x = x + block.attention(block.residual_attention.norm(x), context, None, 0)[0].relu()
+    x = x + block.feedforward(block.residual_feedforward.norm(x), context, None, 0)[0].relu()
     close(model(tokens).hidden, x)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import formers
-from formers.core import Range, Stream
+from formers.core import Context, Range
 from formers.residual import PreNorm, Reversible
 from helpers import close, sweep
 
@@ -18,11 +18,11 @@ def model_that(ends: str, layers: int = 2) -> formers.Model:
 
 def by_hand(model: formers.Model, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Y_1 = X_1 + Attn(LN X_2), Y_2 = X_2 + FF(LN Y_1), block by block."""
-    stack, stream = model.stack, Stream(Range(0, tokens.shape[1]))
-    first = second = stack.position(model.embedding(tokens), stream.positions, 0)
+    stack, context = model.stack, Context(Range(0, tokens.shape[1]))
+    first = second = stack.position(model.embedding(tokens), context.positions, 0)
     for step, block in enumerate(stack.depth.blocks):
-        first = first + block.attention(block.join_attention.norm(second), stream, None, step)[0]
-        second = second + block.feedforward(block.join_feedforward.norm(first), stream, None, step)[0]
+        first = first + block.attention(block.residual_attention.norm(second), context, None, step)[0]
+        second = second + block.feedforward(block.residual_feedforward.norm(first), context, None, step)[0]
     return first, second
 
 
@@ -43,9 +43,9 @@ def test_one_block_of_attention_alone_leaves_the_first_stream_as_it_was():
     tokens = torch.randint(11, (2, 7))
     out = model(tokens, targets=tokens)
     out.loss.backward()
-    stream, block = Stream(Range(0, 7)), model.stack.depth.blocks[0]
-    x = model.stack.position(model.embedding(tokens), stream.positions, 0)
-    close(out.hidden, model.stack.final(x + block.attention(block.join_attention.norm(x), stream, None, 0)[0] / 2))
+    context, block = Context(Range(0, 7)), model.stack.depth.blocks[0]
+    x = model.stack.position(model.embedding(tokens), context.positions, 0)
+    close(out.hidden, model.stack.final(x + block.attention(block.residual_attention.norm(x), context, None, 0)[0] / 2))
     assert model.embedding.weight.grad.abs().sum() > 0
 
 

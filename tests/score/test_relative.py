@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import formers
-from formers.core import Range, Stream
+from formers.core import Context, ExplicitPositions, Range
 from formers.patterns import Full, Local
 from formers.position import NoPosition
-from formers.score import Relative
+from formers.score import ByDistance, Relative
 from helpers import close, gradients, sweep
 
 SPEC = formers.spec("encoder", vocab=11, dim=12, heads=2, layers=2, hidden=16, length=16, dropout=0.0)
@@ -47,7 +47,7 @@ def test_later_keys_are_told_by_negative_distances(n: int, clamp: int | None) ->
             parameter.normal_()
     q, k = torch.randn(2, 1, 2, n, 6, dtype=torch.float64)
     where = Range(0, n)
-    changed, term = score(torch.empty(1, n, 12), q, where, Stream(where), 6**-0.5, 0)
+    changed, term = score(torch.empty(1, n, 12), q, where, Context(where), 6**-0.5, 0)
     found = changed @ k.mT * 6**-0.5 + term.tensor()
     wanted = written_out(score, q[0], k[0], clamp)[None]
     close(found, wanted)
@@ -93,3 +93,26 @@ def test_one_table_serves_longer_rows_and_other_weights() -> None:
     close(model(short).logits, first)
     model.stack.depth.blocks[0].attention.score.r.weight.mul_(2)
     assert not torch.allclose(model(short).logits, first)
+
+
+@sweep("queries", [1, 3, 8])
+@sweep("reach", [8, 11])
+def test_the_term_of_the_last_keys_is_a_view_with_the_same_numbers(queries: int, reach: int) -> None:
+    """Shifted without a copy where queries are the last of the keys: values and gradients as when every distance is looked up."""
+    torch.manual_seed(3)
+    q, table = torch.randn(2, 3, queries, 4, dtype=torch.float64), torch.randn(3, reach, 4, dtype=torch.float64)
+    allowed = torch.rand(2, 1, queries, 8) < 0.7
+    keys, last = Range(5, 8), Range(13 - queries, queries)
+    found = []
+    for positions in (keys, ExplicitPositions(keys.tensor(), keys.stop)):
+        factors = [x.clone().requires_grad_() for x in (q, table)]
+        term = ByDistance(*factors, None, last, positions)
+        assert (term.shifted() is None) == isinstance(positions, ExplicitPositions)
+        for who in (None, allowed):
+            values = term.tensor(who)
+            found.append((values, *torch.autograd.grad(values.nan_to_num(neginf=0.0).square().sum(), factors)))
+    for one, other in zip(found[:2], found[2:], strict=True):
+        for a, b in zip(one, other, strict=True):
+            close(a, b)
+    assert (found[1][0] == float("-inf")).logical_or(allowed.expand_as(found[1][0])).all()
+    assert ByDistance(q, table[:, :7], None, last, keys).shifted() is None, "keys beyond the table are shut"

@@ -11,13 +11,13 @@ import formers
 from contracts.naive_stream import Naive
 from formers.attention.attend import attend, run
 from formers.attention.request import Request
-from formers.core import Cache, Hidden, Range, Stream
+from formers.core import Context, HiddenMemory, KVCache, Range
 from formers.depth import Shared
 from formers.memory import NoMemory, Recurrence
 from formers.patterns import Causal, Local, Strided
 from formers.score import DynamicSpan, Span
 from formers.score import span as spans
-from formers.score.span import logarithm, rounded, soft_mask
+from formers.score.span import logarithm, rounded_reaches, soft_mask
 from helpers import close, gradients, sweep
 
 HEADS, DIM, WIDTH = 3, 12, 4
@@ -55,8 +55,8 @@ def test_the_term_is_the_papers_soft_mask_values_and_gradients(span: int, ramp: 
     q, k, v, x = (torch.randn(2, HEADS, n, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(4))
     with torch.no_grad():
         score.share.copy_(torch.tensor(shares))
-    stream = Stream(Range(0, n))
-    changed, term = score(x, q, Range(0, n), stream, WIDTH**-0.5, 0)
+    context = Context(Range(0, n))
+    changed, term = score(x, q, Range(0, n), context, WIDTH**-0.5, 0)
     seen = Local(window=span, include_self=False)
     if pattern == "causal":  # the score alone must end where spans end, whatever the pattern shows beyond
         seen = Causal() & Local(window=500, include_self=False)
@@ -78,7 +78,7 @@ def test_the_dynamic_term_is_the_papers_values_and_gradients() -> None:
     x = torch.randn(2, n, DIM, dtype=torch.float64, requires_grad=True)
     with torch.no_grad():
         score.share.weight.normal_(std=0.5)
-    changed, term = score(x, q, Range(0, n), Stream(Range(0, n)), WIDTH**-0.5, 0)
+    changed, term = score(x, q, Range(0, n), Context(Range(0, n)), WIDTH**-0.5, 0)
     pattern = Local(window=70, include_self=False)
     found = run(changed, k, v, Request(pattern, Range(0, n), Range(0, n), HEADS, WIDTH**-0.5, bias=term), "dense")
     z = 70 * torch.sigmoid(x @ score.share.weight.T + score.share.bias).transpose(1, 2)
@@ -97,7 +97,7 @@ def test_spans_at_their_maximum_are_local_attention() -> None:
         score.position.position_keys.zero_()
     q = torch.randn(2, HEADS, 50, WIDTH, dtype=torch.float64)
     where, pattern = Range(0, 50), Local(window=20, include_self=False)
-    term = score(q, q, where, Stream(where), WIDTH**-0.5, 0)[1]
+    term = score(q, q, where, Context(where), WIDTH**-0.5, 0)[1]
     found = run(q, q, q, Request(pattern, where, where, HEADS, WIDTH**-0.5, bias=term), "dense")
     close(found, attend(q, q, q, pattern, "dense"))
 
@@ -119,11 +119,11 @@ def test_the_logarithm_is_safe() -> None:
 
 
 def test_how_far_a_span_reaches() -> None:
-    assert rounded([0.0, 31.5, 32.0, 32.1, 1e9, float("nan"), -50.0], 32, 200) == (32, 64, 64, 72, 201, 201, 8)
-    assert rounded([7.0], 2, 9) == (10,)
+    assert rounded_reaches([0.0, 31.5, 32.0, 32.1, 1e9, float("nan"), -50.0], 32, 200) == (32, 64, 64, 72, 201, 201, 8)
+    assert rounded_reaches([7.0], 2, 9) == (10,)
     for z in (0.0, 0.3, 31.0, 31.0001, 90.0):
         m = soft_mask(torch.tensor([z]), 33, 300)[0]
-        assert (m[rounded([z], 33, 299)[0] :] == 0).all()
+        assert (m[rounded_reaches([z], 33, 299)[0] :] == 0).all()
 
 
 # Whole models.
@@ -172,7 +172,7 @@ def test_trimmed_is_untrimmed_in_training_with_memory(dynamic: bool, checkpointi
     for a, b in zip(grads, wanted_grads, strict=True):
         close(a, b)
     for step in state.steps:
-        assert isinstance(step[0], Hidden)
+        assert isinstance(step[0], HiddenMemory)
         assert step[0].states.shape[1] == 200, "spans may grow after the next step: the memory keeps the maximum"
 
 
@@ -224,9 +224,9 @@ def test_a_small_span_is_not_rounded_away() -> None:
         close(torch.autograd.grad(level.sum(), z)[0] * z, torch.ones_like(z), 1e-6)
 
 
-def keys_of(entry: Cache | Hidden) -> int:
+def keys_of(entry: KVCache | HiddenMemory) -> int:
     """How many keys are held, beside the hidden states where there is a memory."""
-    return (entry.known[1] if isinstance(entry, Hidden) else entry).keys.shape[2]
+    return (entry.cached_kv[1] if isinstance(entry, HiddenMemory) else entry).keys.shape[2]
 
 
 @VARIANTS

@@ -17,8 +17,8 @@ def gradients(kind: str, accumulate: int, out: str, how: list[str]) -> None:
     from formers.model import build
     from formers.training.config import Settings
     from formers.training.distributed import join, world
-    from formers.training.loop import Loop
     from formers.training.task import prepare
+    from formers.training.trainer import Trainer
 
     torch.set_num_threads(1)
     member, data = kind.split(":", 1)
@@ -33,8 +33,8 @@ def gradients(kind: str, accumulate: int, out: str, how: list[str]) -> None:
         spec = spec.replace(encoder=spec.encoder.replace(depth=Shared(layers=3)))  # whose gradients are sums over steps
     torch.manual_seed(0)
     settings = Settings(batch=7, accumulate=accumulate, checkpoint="checkpoint" in how, clip=1e9, learning_rate=1e-9, steps=2)
-    loop = Loop(build(spec).train(), task, settings, place, step=int("half" in how))
-    done = loop.learn(loop.pieces())
+    loop = Trainer(build(spec).train(), task, settings, place, step=int("half" in how))
+    done = loop.train_step(loop.micro_batches())
     if place.first:
         grads = {name: p.grad.contiguous() for name, p in loop.model.named_parameters() if p.grad is not None}
         save_file({**grads, "loss": torch.tensor(done.loss), "norm": torch.tensor(done.norm)}, out)
@@ -43,16 +43,16 @@ def gradients(kind: str, accumulate: int, out: str, how: list[str]) -> None:
 def killed(rank: int, step: int, arguments: list[str]) -> None:
     """The command line, in which one process kills itself at a step, the first time it is started."""
     from formers.cli import main
-    from formers.training.loop import Loop
+    from formers.training.trainer import Trainer
 
-    advance = Loop.advance
+    advance = Trainer.advance
 
-    def fatal(loop: Loop):  # type: ignore[no-untyped-def]
+    def fatal(loop: Trainer):  # type: ignore[no-untyped-def]
         if loop.world.rank == rank and loop.step == step and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
             os.kill(os.getpid(), signal.SIGKILL)
         return advance(loop)
 
-    Loop.advance = fatal  # type: ignore[method-assign]
+    Trainer.advance = fatal  # type: ignore[method-assign]
     sys.argv = ["formers", *arguments]
     main()
 

@@ -11,7 +11,8 @@ import pytest
 import formers
 from formers.cli.app import DIVERGED, main
 from formers.model.files import checkpoints, fault
-from formers.training.loop import Diverged, Loop
+from formers.training.divergence import Diverged
+from formers.training.trainer import Trainer
 from helpers import one_sentence
 
 TINY = dict(dim=16, heads=2, layers=1, length=8, batch=2, warmup=0, eval_batches=2, sample_tokens=0, track="none", quiet=True)
@@ -26,7 +27,7 @@ def text(tmp_path):
 
 def spoil(monkeypatch, *steps):
     """Lets the loss of these steps, counted from 0, be NaN."""
-    advance = Loop.advance
+    advance = Trainer.advance
 
     def spoiled(loop):
         def ruin(module, arguments, output):
@@ -39,7 +40,7 @@ def spoil(monkeypatch, *steps):
             if handle is not None:
                 handle.remove()
 
-    monkeypatch.setattr(Loop, "advance", spoiled)
+    monkeypatch.setattr(Trainer, "advance", spoiled)
 
 
 def diverged(act, *words):
@@ -91,7 +92,9 @@ def test_a_figure_at_the_end_that_is_not_a_number_is_an_exit_code(text, tmp_path
 
 def test_the_last_figure_counts_even_if_the_sample_was_fine(text, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    monkeypatch.setattr("formers.training.run.judge", lambda *given, **how: {"loss": math.inf, "targets": 1, "tokens_per_second": 1.0})
+    monkeypatch.setattr(
+        "formers.training.validation.evaluate_all", lambda *given, **how: {"loss": math.inf, "targets": 1, "tokens_per_second": 1.0}
+    )
     diverged(lambda: formers.train("decoder", text, run, steps=2, **TINY), "held-out data is inf at the end", "step-00000002")
     assert is_good(run, 2)
     assert not json.loads((run / "run.json").read_text())["finished"]

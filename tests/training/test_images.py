@@ -14,10 +14,10 @@ import formers
 from formers.data.images import ImageBatches
 from formers.data.images.batches import scaled_down
 from formers.data.reading import Reading
+from formers.evaluation.evaluate import evaluate
 from formers.generation import sample_images
 from formers.generation.images import cells_of
 from formers.training import evaluate_run
-from formers.training.evaluate import evaluate
 from formers.training.task import prepare
 from helpers import refused, sweep
 
@@ -102,7 +102,7 @@ def test_a_member_trains_goes_on_bit_for_bit_and_draws(
     if not given:
         stream = cells.stream(drawn.images)
         with torch.no_grad():
-            nats = model.eval().head.nats(model(cells.inputs(stream)).hidden, model.embedding, stream).sum(dim=1)
+            nats = model.eval().head.token_losses(model(cells.inputs(stream)).hidden, model.embedding, stream).sum(dim=1)
         assert (nats - drawn.nats).abs().max() < 1e-5 * drawn.images[0].numel(), "one pass and the cache disagree"
 
 
@@ -121,7 +121,7 @@ def test_bits_per_dimension_are_of_every_channel_value(colour: Path) -> None:
     images = task.batches.parts["valid"].images
     batch = task.batches.cells.batch(images, None)
     with torch.no_grad():
-        nats = model.head.nats(model(batch["tokens"]).hidden, model.embedding, batch["targets"]).sum()
+        nats = model.head.token_losses(model(batch["tokens"]).hidden, model.embedding, batch["targets"]).sum()
     assert abs(float(found["bits_per_dimension"]) - float(nats) / images.numel() / math.log(2)) < 1e-6
 
 
@@ -234,8 +234,17 @@ def test_images_and_text_do_not_mix(grey: Path, tmp_path: Path) -> None:
         prepare("decoder", grey, options=TINY, reading=Reading(tokens="bytes"))
     with refused("valid="):
         prepare("decoder", grey, options=TINY, reading=Reading(valid=str(text)))
-    with refused("image"):
+    with refused("text.txt is not a file of images"):
         prepare("image-transformer", text, options=TINY)
+    (tmp_path / "empty").mkdir()
+    with refused("no file fits", "empty"):
+        prepare("image-transformer", tmp_path / "empty", options=TINY)
+    for options in ({"levels": 16}, {"condition": "class"}):
+        with refused("nothing is not there"):
+            prepare("image-transformer", "nothing", options={**TINY, **options})
+    (tmp_path / "one.png").write_bytes(b"")
+    with refused("one image only"):
+        prepare("image-transformer", tmp_path / "one.png", options=TINY)
     formers.train("decoder", text, tmp_path / "text", steps=1, **TINY, length=16, **STEPS)
     formers.train("decoder", grey, tmp_path / "images", steps=1, **TINY, **STEPS)
     with refused("was not trained on images"):

@@ -14,7 +14,7 @@ from formers.model import build
 from formers.model.files import checkpoints
 from formers.training import evaluate_run, prepare
 from formers.training.config import Settings
-from formers.training.loop import Loop
+from formers.training.trainer import Trainer
 from helpers import close, refused
 
 compiled = torch.compile
@@ -344,10 +344,10 @@ def test_pieces_give_the_gradient_of_the_whole_batch(tmp_path, member, data, opt
     found = []
     for pieces in (1, 3, 7):
         torch.manual_seed(0)
-        loop = Loop(build(task.spec).double().train(), task, Settings(batch=7, accumulate=pieces, clip=1e9))
+        loop = Trainer(build(task.spec).double().train(), task, Settings(batch=7, accumulate=pieces, clip=1e9))
         for unit in (module.unit for module in loop.model.modules() if hasattr(module, "unit")):
             torch.nn.init.normal_(unit.weight)  # which starts at 0: tokens would all halt at once
-        done = loop.learn(loop.pieces())
+        done = loop.train_step(loop.micro_batches())
         found.append([torch.tensor([done.loss, *done.terms.values()]).double(), *(p.grad for p in loop.model.parameters())])
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):
@@ -366,7 +366,7 @@ def test_bf16_learns_and_leaves_the_weights_in_float32(text, tmp_path):
 
 def test_fp16_scales_the_loss_and_an_overflow_is_no_bad_step(text):
     task = prepare("decoder", text, None, {"dim": 16, "heads": 2, "layers": 1, "length": 8})
-    loop = Loop(build(task.spec).train(), task, Settings(batch=4, precision="fp16"))
+    loop = Trainer(build(task.spec).train(), task, Settings(batch=4, precision="fp16"))
     assert loop.scaler.is_enabled()
     before = loop.scaler.get_scale()
     weight = loop.model.embedding.weight.detach().clone()
@@ -413,7 +413,7 @@ def test_memory_that_runs_out_is_told_with_what_helps(text, monkeypatch):
     def run_out(*_):
         raise torch.OutOfMemoryError("no more")
 
-    monkeypatch.setattr(Loop, "learn", run_out)
+    monkeypatch.setattr(Trainer, "train_step", run_out)
     with refused("memory", "batch=8", "accumulate"):
         formers.train("decoder", text, steps=2, **TINY)
 
@@ -471,7 +471,7 @@ def test_spans_stay_within_their_bounds(text, tmp_path):
 def test_tables_that_judging_keeps_do_not_outlive_a_step(text, member):
     """Fused optimisers do not count the versions of what they change: a table kept from before the step must not serve after it."""
     task = prepare(member, text, None, {"dim": 32, "heads": 2, "layers": 1, "length": 32})
-    loop = Loop(build(task.spec), task, Settings(steps=9, batch=4, learning_rate=0.1, warmup=0))
+    loop = Trainer(build(task.spec), task, Settings(steps=9, batch=4, learning_rate=0.1, warmup=0))
     tokens = torch.randint(256, (1, 20))
     with torch.no_grad():
         loop.model(tokens)

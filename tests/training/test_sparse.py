@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import formers
-from formers.attention import blocked
+from formers.attention.executors import blocked
 from formers.data.catalogue import IMAGES, Images, Package
 from formers.model import build
 from formers.model.files import checkpoints
 from formers.training import evaluate_run, prepare
 from formers.training.config import Settings
-from formers.training.loop import Loop
+from formers.training.trainer import Trainer
 from helpers import refused
 
 TINY = {"dim": 32, "heads": 2, "layers": 2, "batch": 4, "quiet": True, "track": "none", "sample_tokens": 0}
@@ -45,7 +45,7 @@ def test_bf16_goes_through_pieces_in_both_directions(text, pattern, monkeypatch)
     losses = []
     for precision in ("float32", "bf16"):
         torch.manual_seed(0)
-        loop = Loop(build(task.spec).train(), task, Settings(batch=2, steps=5, warmup=0, learning_rate=1e-2, precision=precision))
+        loop = Trainer(build(task.spec).train(), task, Settings(batch=2, steps=5, warmup=0, learning_rate=1e-2, precision=precision))
         steps = [loop.advance()[0] for _ in range(4)]
         assert all(step.taken for step in steps)
         losses.append(steps[-1].loss)

@@ -10,11 +10,11 @@ import torch
 import formers
 from formers.data import Stories, story
 from formers.data.words import Words
+from formers.evaluation.evaluate import evaluate
 from formers.heads import Classify
 from formers.inspect.ponder import ponder_of
 from formers.inspect.ponder_pictures import draw_ponder, save_ponder
 from formers.training import evaluate_run
-from formers.training.evaluate import evaluate
 from formers.training.task import prepare
 from helpers import refused
 

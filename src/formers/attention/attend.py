@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from formers.attention import blocked, dense, distances, flex, gather, sdpa
+from formers.attention.executors import blocked, dense, distances, flex, gather, sdpa
 from formers.attention.request import Request
-from formers.core import FormersError, Index, Positions, Range, nearest
+from formers.core import ExplicitPositions, FormersError, Positions, Range, nearest
 from formers.patterns import Full, Pattern
 
 
@@ -42,6 +42,11 @@ EXECUTORS: dict[str, Executor] = {
     "sdpa": Executor(sdpa.refuses, sdpa.run, "torch's fused kernel", sdpa.masks),
     "dense": Executor(dense.refuses, dense.run, "the equation, with its full matrix of weights", Request.mask_words),
 }
+
+
+_CHOICES: dict[tuple[object, ...], str] = {}
+MOST_CHOICES = 1024
+"""So many choices are remembered: decoding makes one a token."""
 
 
 class Choice(NamedTuple):
@@ -125,7 +130,21 @@ def attend(
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str = "auto") -> Tensor:
     """What `attend` computes, for a request that is known to fit its tensors."""
-    return EXECUTORS[choose(request, q, k, v, how).name].run(q, k, v, request)
+    explicit = isinstance(request.keys, ExplicitPositions) or isinstance(request.queries, ExplicitPositions)
+    if how != "auto" or explicit or torch.compiler.is_compiling():
+        return EXECUTORS[choose(request, q, k, v, how).name].run(q, k, v, request)
+    # The choice depends on this alone: layers of one pass, and passes over equal shapes, share it.
+    signature = (
+        request.pattern, request.queries, request.keys, request.heads, q.shape, v.shape, q.dtype, q.device, request.valid is None,
+        type(request.bias), request.dropout > 0, request.first is None, torch.is_grad_enabled() and q.requires_grad | k.requires_grad,
+        v.requires_grad, *EXECUTORS,
+    )  # fmt: skip
+    name = _CHOICES.get(signature)
+    if name is None:
+        if len(_CHOICES) >= MOST_CHOICES:
+            _CHOICES.clear()
+        name = _CHOICES[signature] = choose(request, q, k, v).name
+    return EXECUTORS[name].run(q, k, v, request)
 
 
 def explain(
@@ -225,6 +244,6 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
 
 def _check_positions(name: str, positions: Positions, batch: int, length: int) -> None:
     """Refuses positions of another number of tokens, which torch would broadcast into something else."""
-    shape = tuple(positions.index.shape) if isinstance(positions, Index) else (positions.length,)
+    shape = tuple(positions.index.shape) if isinstance(positions, ExplicitPositions) else (positions.length,)
     if shape not in ((length,), (1, length), (batch, length)):
         raise FormersError(f"{name} stand at positions of shape {shape}: give one a token, ({length},) or ({batch}, {length}).")

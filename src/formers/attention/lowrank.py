@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.attention.multihead import EVERYTHING, Attention, DotProduct, _Heads, initialise
-from formers.core import Cache, FormersError, Range, Sizes, Stream
+from formers.core import Context, FormersError, KVCache, Range, Sizes
 from formers.patterns import Pattern
 from formers.score.base import ScoreModule
 
@@ -108,7 +108,7 @@ class LowRankAttention(_Heads):
         initialise(self.q, self.widths[:1])
         initialise(self.out, [sizes.dim], sizes.gain)
 
-    def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
+    def forward(self, x: Tensor, context: Context, past: None, step: int) -> tuple[Tensor, None]:
         """y (batch, length, dim) for x (batch, length, dim); nothing is left behind, because nothing can continue."""
         n, most = x.shape[1], self.sizes.length
         if n > most:
@@ -117,9 +117,9 @@ class LowRankAttention(_Heads):
                 "give fewer tokens, or train with a larger length."
             )
         q = self.split(self.q(x), self.sizes.head_dim)
-        k, v, valid = self.condense(x, stream.valid)
-        cache = Cache(k, v, Range(0, k.shape[2]))
-        return self.mix(q, cache, self.request(EVERYTHING, Range(0, n), cache.positions, valid, None), stream, step), None
+        k, v, valid = self.condense(x, context.valid)
+        cache = KVCache(k, v, Range(0, k.shape[2]))
+        return self.mix(q, cache, self.request(EVERYTHING, Range(0, n), cache.positions, valid, None), context, step), None
 
 
 class Condense(nn.Module):

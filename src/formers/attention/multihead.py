@@ -8,7 +8,7 @@ Keys are head_dim wide and values value_dim; W^q, W^k, W^v of all heads are one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,20 +16,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.attention import dense
 from formers.attention.attend import explain_request, run, survey
-from formers.attention.chosen import Chosen, Kept
+from formers.attention.executors import dense
 from formers.attention.request import Request
-from formers.core import Cache, Comb, FormersError, Hidden, Index, Positions, Range, Sizes, Slot, Stream, Watch
+from formers.core import (
+    Context,
+    ExplicitPositions,
+    FormersError,
+    HiddenMemory,
+    KVCache,
+    Positions,
+    Range,
+    Sizes,
+    Slot,
+    StridedPositions,
+    Watch,
+)
 from formers.core.initial import Law, draw
-from formers.core.positions import EMPTY, one_by_one
+from formers.core.positions import EMPTY, explicit_positions
 from formers.core.state import expect
 from formers.patterns import Full, Pattern
 from formers.score import ByDistance
 from formers.score.base import ScoreModule
 
 EVERYTHING = Full()
-P = TypeVar("P", Cache, Hidden, Cache | Hidden)
+P = TypeVar("P", KVCache, HiddenMemory, KVCache | HiddenMemory)
 
 
 class Attention(Slot):
@@ -169,10 +180,10 @@ class _Heads(nn.Module):
         """The heads (batch, heads, length, value_dim), concatenated and projected."""
         return self.out(x.transpose(1, 2).reshape(x.shape[0], x.shape[2], self.widths[2]))  # E3
 
-    def mix(self, q: Tensor, cache: Cache, request: Request, stream: Stream, step: int) -> Tensor:
+    def mix(self, q: Tensor, cache: KVCache, request: Request, context: Context, step: int) -> Tensor:
         """The heads of queries q over the keys and values of a cache."""
-        if stream.watch is not None:
-            self.show(stream.watch, q, cache.keys, cache.values, request, step)
+        if context.watch is not None:
+            self.show(context.watch, q, cache.keys, cache.values, request, step)
         return self.merge(run(q, cache.keys, cache.values, request))
 
     def show(self, watch: Watch, q: Tensor, k: Tensor, v: Tensor, request: Request, step: int) -> None:
@@ -208,89 +219,49 @@ class SelfAttention(_Heads):
         initialise(self.qkv, self.widths, law=sizes.initialisation)
         initialise(self.out, [sizes.dim], sizes.gain, sizes.initialisation)
 
-    def forward(self, x: Tensor, stream: Stream, past: Cache | Hidden | None, step: int) -> tuple[Tensor, Cache | None]:
+    def forward(self, x: Tensor, context: Context, past: KVCache | HiddenMemory | None, step: int) -> tuple[Tensor, KVCache | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the keys and values for the stream's continuation."""
-        if past is not None and not isinstance(past, Hidden):
-            expect(Cache, past)
+        if past is not None and not isinstance(past, HiddenMemory):
+            expect(KVCache, past)
         pattern = self.patterns[step]
         # Where rows end may decide who sees whom; causal rows have no end yet. torch.compile cannot make a pattern: its request says it.
-        if stream.valid is None and not pattern.is_causal and not torch.compiler.is_compiling():
+        if context.valid is None and not pattern.is_causal and not torch.compiler.is_compiling():
             pattern = pattern.of(x.shape[1])
-        reach, furthest = (None, None) if self.score is None else (self.score.reach(step), self.score.furthest(step))
+        reach, furthest = (None, None) if self.score is None else (self.score.reach(step), self.score.max_reach(step))
         if past is not None and furthest is not None:  # hidden states are kept by whoever gives them, keys by what is left behind
-            past = within(past, reach if isinstance(past, Hidden) else furthest)
-        q, cache = self.recall(x, past, stream.positions)
+            past = within(past, reach if isinstance(past, HiddenMemory) else furthest)
+        q, cache = self.recall(x, past, context.positions)
         seen = cache if reach is None else within(cache, reach + x.shape[1])
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
-        valid = None if pattern.is_causal else stream.valid
+        valid = None if pattern.is_causal else context.valid
         bias = None
         if self.score is not None:
-            q, bias = self.score(x, q, seen.positions, stream, self.scale, step)
-        first = None if stream.episodes is None else stream.episodes.first
-        y = self.mix(q, seen, self.request(pattern, stream.positions, seen.positions, valid, bias, first), stream, step)
-        if not stream.keep:
+            q, bias = self.score(x, q, seen.positions, context, self.scale, step)
+        first = None if context.episodes is None else context.episodes.first
+        y = self.mix(q, seen, self.request(pattern, context.positions, seen.positions, valid, bias, first), context, step)
+        if not context.keep:
             return y, None
-        return y, leave_behind(cache, pattern, stream, furthest)
-
-    def some(
-        self,
-        enter: Callable[[Tensor], Tensor],
-        x: Tensor,
-        stream: Stream,
-        past: Cache | None,
-        step: int,
-        chosen: Chosen,
-        kept: Kept,
-    ) -> tuple[Tensor, Cache | None]:
-        """y (tokens, dim) of the chosen tokens of x (batch, length, dim); all of x, and its past, gives keys and values.
-
-        enter: what each token of x goes through before attention, such as a norm.
-        """
-        pattern, own = self.patterns[step], self.widths[0]
-        reach, furthest = (None, None) if self.score is None else (self.score.reach(step), self.score.furthest(step))
-        if stream.valid is None and not pattern.is_causal:
-            pattern = pattern.of(x.shape[1])
-        weight, bias = self.qkv.weight, self.qkv.bias
-        kv = kept.made(
-            lambda x: F.linear(enter(x), weight[own:], None if bias is None else bias[own:]), x, lambda s: F.linear(s, weight[own:])
-        )
-        k, v = self.split_all(kv, 2)
-        cache = Cache(k, v, stream.positions) if past is None else within(past, furthest).append(k, v, stream.positions)
-        left = leave_behind(cache, pattern, stream, furthest) if stream.keep else None
-        seen = cache if reach is None else within(cache, reach + x.shape[1])
-        asking = enter(chosen.flat(x))
-        if not chosen.count:
-            return asking, left
-        q = self.split(chosen.padded(F.linear(asking, weight[:own], None if bias is None else bias[:own])), self.sizes.head_dim)
-        # Who sees everything does not ask where it stands.
-        anywhere = isinstance(pattern, Full) and self.score is None
-        queries: Positions = Range(0, q.shape[2]) if anywhere else chosen.positions(stream.positions)
-        term = None
-        if self.score is not None:
-            inner = replace(stream, positions=queries, valid=chosen.held)
-            q, term = self.score(chosen.padded(asking), q, seen.positions, inner, self.scale, step)
-        request = self.request(pattern, queries, seen.positions, None if pattern.is_causal else stream.valid, term)
-        return chosen.unpadded(self.mix(q, seen, request, stream, step)), left
+        return y, leave_behind(cache, pattern, context, furthest)
 
     def reach(self, step: int) -> int | None:
         """How many places back the score looks; None where there is no end."""
         return None if self.score is None else self.score.reach(step)
 
-    def recall(self, x: Tensor, past: Cache | Hidden | None, positions: Positions) -> tuple[Tensor, Cache]:
+    def recall(self, x: Tensor, past: KVCache | HiddenMemory | None, positions: Positions) -> tuple[Tensor, KVCache]:
         """The queries of x, and the keys and values of the past and of x."""
-        if not isinstance(past, Hidden):
+        if not isinstance(past, HiddenMemory):
             q, k, v = self.split_all(self.qkv(x), 3)
-            return q, Cache(k, v, positions) if past is None else past.append(k, v, positions)
+            return q, KVCache(k, v, positions) if past is None else past.append(k, v, positions)
         own = self.widths[0]
         both = past.append(x, positions)
         if type(self.qkv) is not nn.Linear:  # a wrapper, such as an adapter, is applied as a whole
             q, k, v = self.split_all(self.qkv(both.states), 3)
-            return q[:, :, -x.shape[1] :], Cache(k, v, both.positions)
+            return q[:, :, -x.shape[1] :], KVCache(k, v, both.positions)
         weight, bias = self.qkv.weight, self.qkv.bias
         q = F.linear(x, weight[:own], None if bias is None else bias[:own])
         kv = F.linear(both.states, weight[own:], None if bias is None else bias[own:])  # E50
         (k, v), q = self.split_all(kv, 2), self.split(q, self.sizes.head_dim)
-        return q, Cache(k, v, both.positions)
+        return q, KVCache(k, v, both.positions)
 
 
 class CrossAttention(_Heads):
@@ -306,21 +277,21 @@ class CrossAttention(_Heads):
         initialise(self.kv, self.widths[1:], law=sizes.initialisation)
         initialise(self.out, [sizes.dim], sizes.gain, sizes.initialisation)
 
-    def forward(self, x: Tensor, stream: Stream, past: Cache | None, step: int) -> tuple[Tensor, Cache | None]:
+    def forward(self, x: Tensor, context: Context, past: KVCache | None, step: int) -> tuple[Tensor, KVCache | None]:
         """y (batch, length, dim) for x over stream.source (batch, n, source_dim), projected once and then read from `past`."""
         q = self.split(self.q(x), self.sizes.head_dim)
         queries = Range(0, x.shape[1])
         if past is not None:
-            expect(Cache, past)
+            expect(KVCache, past)
             past = replace(past, keys=past.keys.to(q.dtype), values=past.values.to(q.dtype))
-            return self.mix(q, past, self.request(EVERYTHING, queries, past.positions, None, None), stream, step), past
-        if stream.source is None:
+            return self.mix(q, past, self.request(EVERYTHING, queries, past.positions, None, None), context, step), past
+        if context.source is None:
             raise FormersError("there is no source to attend to, and no state that has read one: give source.")
-        source, valid = stream.source.hidden, stream.source.valid
+        source, valid = context.source.hidden, context.source.valid
         k, v = self.split_all(self.kv(source), 2)
-        cache = Cache(k, v, Range(0, source.shape[1]))
-        y = self.mix(q, cache, self.request(EVERYTHING, queries, cache.positions, valid, None), stream, step)
-        return y, replace(cache.detach(), positions=real(cache.positions, valid)) if stream.keep else None
+        cache = KVCache(k, v, Range(0, source.shape[1]))
+        y = self.mix(q, cache, self.request(EVERYTHING, queries, cache.positions, valid, None), context, step)
+        return y, replace(cache.detach(), positions=real(cache.positions, valid)) if context.keep else None
 
 
 def within(past: P, reach: int | None) -> P:
@@ -329,20 +300,24 @@ def within(past: P, reach: int | None) -> P:
         return past
     # Of hidden states the empty places come first, so that the last ones are the newest in every row. Rows of a cache that stand at
     # different positions agree in this: a key that many solid places back is at least as many tokens back.
-    if isinstance(past, Cache) and not isinstance(past.positions, Range) and (isinstance(past.positions, Comb) or past.solid < reach):
+    if (
+        isinstance(past, KVCache)
+        and not isinstance(past.positions, Range)
+        and (isinstance(past.positions, StridedPositions) or past.solid < reach)
+    ):
         return past
     return past.last(reach)
 
 
-def leave_behind(cache: Cache, pattern: Pattern, stream: Stream, reach: int | None = None) -> Cache:
+def leave_behind(cache: KVCache, pattern: Pattern, context: Context, reach: int | None = None) -> KVCache:
     """The part of a cache that queries after this stream may still look at, by their pattern and as far back as a score reaches."""
     cache, where = cache.detach(), cache.positions
-    if stream.valid is not None:  # the places behind a row's real tokens are empty, and the next tokens stand behind those
+    if context.valid is not None:  # the places behind a row's real tokens are empty, and the next tokens stand behind those
         if isinstance(where, Range):  # before the segment there is nothing, or a memory of zeros
-            where = real(where, F.pad(stream.valid, (where.length - stream.valid.shape[1], 0), value=True))
+            where = real(where, F.pad(context.valid, (where.length - context.valid.shape[1], 0), value=True))
         return replace(cache, positions=where, solid=0)
-    if not isinstance(where, Index):
-        return within(cache, reach).only(pattern.kept(where.stop))
+    if not isinstance(where, ExplicitPositions):
+        return within(cache, reach).keep_only(pattern.kept(where.stop))
     return within(within(cache, pattern.reach), reach)
 
 
@@ -350,7 +325,7 @@ def real(positions: Positions, valid: Tensor | None) -> Positions:
     """The positions, empty where valid (batch, length) is False."""
     if valid is None:
         return positions
-    return one_by_one(positions.tensor(valid.device).expand(valid.shape).masked_fill(~valid, EMPTY), positions.stop, positions)
+    return explicit_positions(positions.tensor(valid.device).expand(valid.shape).masked_fill(~valid, EMPTY), positions.stop, positions)
 
 
 @torch.no_grad()

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from formers.core import Comb, Index, Positions, Range
-from formers.core.tables import kept
+from formers.core import ExplicitPositions, Positions, Range, StridedPositions
+from formers.core.tables import cached
 from formers.patterns import Pattern
 from formers.score import ByDistance
 
@@ -45,16 +45,19 @@ class Request(NamedTuple):
     @property
     def covered(self) -> bool:
         """Whether the pattern lets every query see every key, known from types and integers alone."""
-        if not isinstance(self.queries, Range) or isinstance(self.keys, Index):
+        if not isinstance(self.queries, Range) or isinstance(self.keys, ExplicitPositions):
             return False
-        if isinstance(self.keys, Comb):
+        if isinstance(self.keys, StridedPositions):
             return self.pattern.covers_far(self.queries, self.keys) and self.pattern.covers(self.queries, self.keys.near)
         return self.pattern.covers(self.queries, self.keys)
 
-    def added(self, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the scores, as a tensor."""
-        term = self.bias.tensor() if isinstance(self.bias, ByDistance) else self.bias
-        return None if term is None else term.to(dtype)
+    def added(self, dtype: torch.dtype, allowed: Tensor | None = None) -> Tensor | None:
+        """What is added to the scores, as a tensor; minus infinity where `allowed` says no."""
+        if isinstance(self.bias, ByDistance):
+            return self.bias.tensor(allowed).to(dtype)
+        if self.bias is None or allowed is None:
+            return None if self.bias is None else self.bias.to(dtype)
+        return self.bias.to(dtype).masked_fill(~allowed, float("-inf"))
 
     @property
     def uneven(self) -> bool:
@@ -127,7 +130,7 @@ def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: to
     return blocks[..., i[:, None], j]
 
 
-@kept(64)
+@cached(64)
 def _cached_table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
         return _table(pattern, queries, keys, heads, device)

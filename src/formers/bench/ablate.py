@@ -19,19 +19,20 @@ import torch
 
 from formers.bench.compare import BYTES
 from formers.core import FormersError, nearest
+from formers.evaluation import evaluate
+from formers.evaluation.protocol import apply_protocol
 from formers.family import spec as member_spec
 from formers.family.ablations import ABLATIONS
 from formers.family.members import member as find_member
 from formers.inspect.bars import Bar, Bars
 from formers.model import Model, Spec, check, respecified
-from formers.training import Settings, Task, evaluate, prepare
+from formers.training import Settings, Task, prepare
 from formers.training.device import pick_device
+from formers.training.divergence import Diverged
 from formers.training.log import Log, Tick
-from formers.training.loop import Diverged, Loop
 from formers.training.precision import prepare as prepare_precision
-from formers.training.protocol import read_by
-from formers.training.run import take_step
-from formers.training.start import arranged, judged_as, new_model
+from formers.training.start import arranged, new_model, with_protocol
+from formers.training.trainer import Trainer
 
 WHOLE = "nothing"
 """What is taken away from the model as it is."""
@@ -79,7 +80,7 @@ def ablate(
     named = [_named(name) for name in without]
     if member_spec(member, **{**({"vocab": BYTES} if "vocab" in known else {}), **sizes}).encoder is not None:
         raise FormersError(f"{member} has two stacks, and one would be left as it is: use decoder, or another member of one stack.")
-    task = judged_as(prepare(member, data, None, sizes, reading), {})
+    task = with_protocol(prepare(member, data, None, sizes, reading), {})
     specs = _specs(task.spec, named, say)
     where = pick_device("auto")
     prepare_precision(settings.precision, where)
@@ -105,11 +106,11 @@ def ablate(
 def outcome(task: Task, whole: Spec, settings: Settings, where: torch.device, tick: Callable[[int], None] = lambda step: None) -> Outcome:
     """Trains one model of a task in this process, and judges it as the whole spec would be: with its pattern and its head."""
     torch.manual_seed(settings.seed)
-    loop = Loop(new_model(task, where), task, settings)
+    loop = Trainer(new_model(task, where), task, settings)
     with Log(None, quiet=True) as log:
         try:
             while loop.progress < 1.0:
-                take_step(loop, log)
+                loop.step_and_log(log)
                 tick(loop.step)
         except Diverged:
             return Outcome(None, None, None, loop.step)
@@ -125,7 +126,7 @@ def _tick(tick: Tick, before: int, total: int, step: int) -> None:
 
 
 def _judged(model: Model, task: Task, settings: Settings) -> dict[str, Any]:
-    read = read_by(task.protocol.in_passing(), model, task.batches)
+    read = apply_protocol(task.protocol.during_training(), model, task.batches)
     return dict(evaluate(read.model, read.batches, task.tokenizer, settings.batch, settings.final_batches, None, read.stride))
 
 

@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from formers.core import FormersError
 from formers.family.variants import Variant
 from formers.inspect.curves import Curve, Panel
 from formers.rl import evaluate_agent, train
-from formers.rl.evaluation import interval, iqm
+from formers.rl.evaluation import BOOTSTRAP, interval, iqm
 from formers.rl.rollout import WINDOW
+from formers.training.divergence import Diverged
 from formers.training.log import METRICS
-from formers.training.loop import Diverged
 
 EPISODES = 200
 """Fresh episodes of each evaluation."""
@@ -145,8 +146,8 @@ def markdown(results: Mapping[str, Any], command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def panel(results: Mapping[str, Any]) -> Panel:
-    """The mean of each variant's curves over its seeds, and the lowest and the highest of them."""
+def panel(results: Mapping[str, Any], title: str = "") -> Panel:
+    """The mean of each variant's curves over its seeds, with a 95 % bootstrap interval of that mean where there are several."""
     measure, curves = str(results["measure"]), []
     for found in results["rows"]:
         each = [metrics(run["run"]) for run in found["runs"] if not run["diverged"]]
@@ -155,7 +156,14 @@ def panel(results: Mapping[str, Any]) -> Panel:
         first, last = max(lines[0]["step"] for lines in each), min(lines[-1]["step"] for lines in each)
         at = np.linspace(first, last, POINTS)
         heights = np.stack([np.interp(at, [line["step"] for line in lines], [line[measure] for line in lines]) for lines in each])
-        curves.append(Curve(found["variant"], at.tolist(), heights.mean(axis=0).tolist()))
-        if len(each) > 1:
-            curves.append(Curve(f"{found['variant']}, lowest seed", at.tolist(), heights.min(axis=0).tolist()))
-    return Panel(curves, "environment steps", f"mean {measure} of the newest {WINDOW} episodes")
+        curves.append(Curve(found["variant"], at.tolist(), heights.mean(axis=0).tolist(), band(heights)))
+    return Panel(curves, "environment steps", f"mean {measure} of the newest {WINDOW} episodes", scale="linear", title=title)
+
+
+def band(heights: NDArray[np.float64], seed: int = 0) -> tuple[list[float], list[float]] | None:
+    """Between what the means of 95 % of bootstrap samples of the runs lie, at each point; heights: (runs, points). None for one run."""
+    if len(heights) < 2:
+        return None
+    drawn = np.random.default_rng(seed).integers(len(heights), size=(BOOTSTRAP, len(heights)))
+    low, high = np.quantile(heights[drawn].mean(axis=1), (0.025, 0.975), axis=0)
+    return low.tolist(), high.tolist()

@@ -14,9 +14,9 @@ import torch
 from formers.bench.progress import working
 from formers.bench.timing import alternate, ratio
 from formers.data import Language
+from formers.evaluation.protocol import Protocol, apply_protocol
 from formers.family import spec
 from formers.model import Model, build
-from formers.training.protocol import Protocol, read_by
 
 SIZES = dict(vocab=256, dim=256, heads=4, layers=4, hidden=1024)
 SEGMENT = 128
@@ -50,7 +50,7 @@ def _remembering(model: Model, n: int) -> Callable[[], object]:
     """Judges some segments behind a memory of n tokens, which is full."""
     full = -(-n // SEGMENT)
     text = torch.randint(256, ((full + SEGMENTS) * SEGMENT + 1,))
-    read = read_by(Protocol(kind="memory", attention_length=n, segment=SEGMENT), model, Language({"valid": text}, SEGMENT))
+    read = apply_protocol(Protocol(kind="memory", attention_length=n, segment=SEGMENT), model, Language({"valid": text}, SEGMENT))
     batches = [(batch["tokens"], batch["targets"]) for batch in read.batches.eval_batches(1)]
     state = read.model.initial_state(1)
     for tokens, targets in batches[:full]:
@@ -69,7 +69,7 @@ def _remembering(model: Model, n: int) -> Callable[[], object]:
 def _sliding(model: Model, n: int) -> Callable[[], object]:
     """Judges one token by a window of the n tokens before it."""
     text = torch.randint(256, (n + 2,))
-    read = read_by(Protocol(kind="sliding", attention_length=n), model, Language({"valid": text}, SEGMENT))
+    read = apply_protocol(Protocol(kind="sliding", attention_length=n), model, Language({"valid": text}, SEGMENT))
     _, window = read.batches.eval_batches(1, stride=read.stride)  # the first one judges all its tokens
 
     def judge() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from formers.attention import attend
 from formers.attention.attend import only
 from formers.bench.timing import alternate, both_ways, one_thread, ratio
-from formers.core import Range, Stream
+from formers.core import Context, Range
 from formers.family import create
 from formers.generation.images import sample_images
 from formers.patterns import LocalGrid, OrderedGrid
@@ -56,7 +56,7 @@ def _local(rounds: int) -> dict[str, float]:
     ahead = torch.randn_like(x)
 
     def layer() -> object:
-        return both_ways(lambda: block(x, Stream(Range(0, pattern.room)), None, 0)[0], (x, *block.parameters()), ahead)
+        return both_ways(lambda: block(x, Context(Range(0, pattern.room)), None, 0)[0], (x, *block.parameters()), ahead)
 
     def masked(thing: Callable[[], object]) -> Callable[[], object]:
         def run() -> object:

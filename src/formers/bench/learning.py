@@ -19,11 +19,11 @@ from torch import Tensor
 from formers.bench.progress import working
 from formers.bench.timing import one_thread
 from formers.core import FormersError, Watch
-from formers.core.halting import STEPS
 from formers.data.batches import Batch
 from formers.data.tasks import Exercised
+from formers.depth.halting import STEPS
+from formers.evaluation.exact_match import RowResult, row_results
 from formers.model import Model, Spec, build, evaluating
-from formers.training.exact import Row, counts
 
 POINTS = 60
 """How many losses of a training are kept: means of as many stretches."""
@@ -54,7 +54,7 @@ class Judged(NamedTuple):
 
     difficulty: Tensor
     """(rows,)"""
-    rows: list[Row]
+    rows: list[RowResult]
     ponder: Tensor | None
     """(rows,), the mean number of steps of a row's positions, where the model decides about it."""
     asked: Tensor | None
@@ -139,7 +139,7 @@ def judge(model: Model, batches: Any, part: str, size: int = 250) -> Judged:
     with evaluating(model):
         for batch in batches.eval_batches(size, part):
             watch = Watch(STEPS)
-            rows += counts(model, batch["targets"], model(**batch, watch=watch), end)
+            rows += row_results(model, batch["targets"], model(**batch, watch=watch), end)
             for steps in watch.notes.get(STEPS, {}).values():
                 lengths = batch["mask"].sum(dim=1)
                 ponder.append(steps.sum(dim=1) / lengths)

@@ -12,7 +12,7 @@ from torch import nn
 
 from formers.attention import Attention, DotProduct, LowRank
 from formers.bench.timing import alternate, both_ways, ratio
-from formers.core import FormersError, Range, Sizes, Stream
+from formers.core import Context, FormersError, Range, Sizes
 from formers.patterns import Full
 
 DIM, HEADS = 256, 4
@@ -47,7 +47,7 @@ def _both(part: Attention, n: int) -> Callable[[], object]:
     """A forward and a backward pass of a sublayer over a row of n tokens."""
     sizes = Sizes(DIM, HEADS, DIM // HEADS, DIM // HEADS, length=n, steps=1, dropout=0.0, attention_dropout=0.0)
     layer: nn.Module = part.build(sizes, Full())
-    x, stream = torch.randn(1, n, DIM, requires_grad=True), Stream(Range(0, n))
+    x, stream = torch.randn(1, n, DIM, requires_grad=True), Context(Range(0, n))
     wanted = (x, *layer.parameters())
     weight = torch.randn(1, n, DIM)
     return partial(both_ways, lambda: layer(x, stream, None, 0)[0], wanted, weight)

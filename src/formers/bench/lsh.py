@@ -25,13 +25,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.attention.hashed import RULES, attend
-from formers.attention.hashing import factors, fitting, hashes, in_order, rotations
-from formers.attention.meetings import Rules
+from formers.attention.lsh.hashing import factors, fitting, hashes, in_order, rotations
+from formers.attention.lsh.kernel import RULES, attend
+from formers.attention.lsh.reference import Rules
 from formers.bench.memory import extra_memory
 from formers.bench.progress import working
 from formers.bench.timing import alternate, ratio
-from formers.core.memory import give_back
+from formers.core.allocator import release_memory
 from formers.family import create
 
 SIZES = dict(vocab=256, dim=256, heads=4, layers=4, hidden=1024, length=8192)
@@ -145,7 +145,7 @@ def fresh_pass(name: str) -> Pass:
     torch.set_num_threads(1)
     run = pass_of(name)
     gc.collect()
-    give_back()
+    release_memory()
     return run
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from formers.core import FormersError
-from formers.core.memory import give_back
+from formers.core.allocator import release_memory
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -64,7 +64,7 @@ def peak() -> int | None:
 
 def reset() -> None:
     """Lets the peak begin at what is held now, where the system can; what has been freed is given back to it first."""
-    give_back()
+    release_memory()
     try:
         RESET.write_text("5")
     except OSError:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Cache = tuple[Tensor, Tensor]
+KVCache = tuple[Tensor, Tensor]
 """The keys and values (batch, heads, n, head_dim) of what one block has read."""
 
 
@@ -20,7 +20,7 @@ class PlainBlock(nn.Module):
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
         self.up, self.down = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
 
-    def forward(self, x: Tensor, past: Cache | None = None) -> tuple[Tensor, Cache]:
+    def forward(self, x: Tensor, past: KVCache | None = None) -> tuple[Tensor, KVCache]:
         """x one block deeper, and the keys and values of all that was read."""
         batch, length, dim = x.shape
         q, k, v = (t.view(batch, length, self.heads, dim // self.heads).transpose(1, 2) for t in self.qkv(self.norm1(x)).split(dim, dim=-1))
@@ -41,7 +41,7 @@ class PlainDecoder(nn.Module):
         self.blocks = nn.ModuleList(PlainBlock(dim, heads, hidden) for _ in range(layers))
         self.norm = nn.LayerNorm(dim)
 
-    def read(self, tokens: Tensor, past: list[Cache] | None = None) -> tuple[Tensor, list[Cache]]:
+    def read(self, tokens: Tensor, past: list[KVCache] | None = None) -> tuple[Tensor, list[KVCache]]:
         """Logits (batch, length, vocab) of tokens behind what was read, and the caches behind them."""
         start = 0 if past is None else past[0][0].shape[2]
         x, caches = self.tokens(tokens) + self.positions[start : start + tokens.shape[1]], []

@@ -20,15 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from formers.attention.pondering import HaltingLayer
 from formers.bench.progress import working
 from formers.bench.timing import alternate, ratio
 from formers.core import FormersError, Watch
-from formers.core.halting import STEPS
 from formers.depth import Adaptive
 from formers.depth.adaptive import AdaptiveBlocks
+from formers.depth.halting import STEPS
 from formers.family import create, spec
 from formers.model import Model, Spec, StackModel, build, evaluating
+from formers.recurrent.act import HaltingLayer
 
 VOCAB, HEADS, ROWS, LENGTH = 256, 4, 8, 128
 MOST, DIMS, CAUSAL = 12, (256, 512), {"encoder": False, "decoder": True}

@@ -26,7 +26,7 @@ from formers.bench.memory import extra_memory
 from formers.bench.progress import working
 from formers.bench.timing import alternate, ratio
 from formers.core import State
-from formers.core.memory import give_back
+from formers.core.allocator import release_memory
 from formers.family import spec
 from formers.model import build
 from formers.score import NoScore
@@ -93,7 +93,7 @@ def fresh_step(name: str) -> Step:
     torch.set_num_threads(1)
     step = step_of(name)
     gc.collect()
-    give_back()
+    release_memory()
     return step
 
 

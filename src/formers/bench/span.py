@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from formers.bench.timing import alternate, both_ways, ratio
-from formers.core import Hidden, Range, State, Stream
+from formers.core import Context, HiddenMemory, Range, State
 from formers.family import create
 from formers.model import Model
 from formers.score.span import SpanScore
@@ -55,17 +55,17 @@ def _attention(model: Model, x: Tensor, memory: Tensor) -> Callable[[], object]:
     assert all(isinstance(layer.score, SpanScore) for layer in layers)
     x = x.clone().requires_grad_()
     weight = torch.randn_like(x)
-    stream, past = Stream(Range(MOST, SEGMENT)), Hidden(memory, Range(0, MOST))
+    context, past = Context(Range(MOST, SEGMENT)), HiddenMemory(memory, Range(0, MOST))
 
     def passes() -> None:
         for layer in layers:
-            both_ways(partial(_first, layer, x, stream, past), (x, *layer.parameters()), weight)
+            both_ways(partial(_first, layer, x, context, past), (x, *layer.parameters()), weight)
 
     return passes
 
 
-def _first(layer: Any, x: Tensor, stream: Stream, past: Hidden) -> Tensor:
-    y: Tensor = layer(x, stream, past, 0)[0]
+def _first(layer: Any, x: Tensor, context: Context, past: HiddenMemory) -> Tensor:
+    y: Tensor = layer(x, context, past, 0)[0]
     return y
 
 

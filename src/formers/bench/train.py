@@ -16,25 +16,24 @@ from formers.family import spec
 from formers.model import build
 from formers.training.config import Settings
 from formers.training.log import REFRESHES, Log
-from formers.training.loop import Loop, Piece, Step
-from formers.training.run import take_step
 from formers.training.task import Task
+from formers.training.trainer import MicroBatch, StepResult, Trainer
 
 SIZES = dict(vocab=256, dim=256, heads=4, layers=4, hidden=1024, length=256)
 BATCH = 16
 LIMITS = {"ours_to_plain": (0.0, 1.05), "loop_overhead": (0.0, 0.02)}
 
 
-class _TimedLoop(Loop):
+class _TimedTrainer(Trainer):
     """A loop that notes the time of each bare step, so that all the rest of a step is overhead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.times: list[float] = []
 
-    def learn(self, pieces: list[Piece]) -> Step:
+    def train_step(self, pieces: list[MicroBatch]) -> StepResult:
         start = time.process_time()
-        done = super().learn(pieces)
+        done = super().train_step(pieces)
         self.times.append(time.process_time() - start)
         return done
 
@@ -47,10 +46,10 @@ def bench_train(rounds: int) -> dict[str, float]:
         spec("decoder", preset=None, **SIZES), Bytes(), Language({"train": text, "valid": text}, SIZES["length"]), "random bytes", None
     )
     settings = Settings(steps=10**9, batch=BATCH)
-    ours, looped = Loop(build(task.spec).train(), task, settings), _TimedLoop(build(task.spec).train(), task, settings)
+    ours, looped = Trainer(build(task.spec).train(), task, settings), _TimedTrainer(build(task.spec).train(), task, settings)
     plain = PlainDecoder(**SIZES)
     optimizer = torch.optim.AdamW(plain.parameters())
-    batch = ours.pieces()[0].batch
+    batch = ours.micro_batches()[0].batch
 
     def plain_step() -> None:
         optimizer.zero_grad()
@@ -64,7 +63,7 @@ def bench_train(rounds: int) -> dict[str, float]:
 
     times = alternate({"plain": plain_step, "ours": our_step}, rounds)
     with Log(None, quiet=True) as log:
-        whole = alternate({"loop": lambda: take_step(looped, log)}, rounds)["loop"]
+        whole = alternate({"loop": lambda: looped.step_and_log(log)}, rounds)["loop"]
     bare = looped.times[-rounds:]
     bar = REFRESHES * _seconds_to_draw()
     return {

@@ -18,7 +18,7 @@ import torch
 from formers.bench.memory import held_memory
 from formers.bench.progress import working
 from formers.core import FormersError
-from formers.core.memory import give_back
+from formers.core.allocator import release_memory
 from formers.family import spec as member_spec
 from formers.inspect.curves import Curve, Panel
 from formers.inspect.parameters import weightless
@@ -92,7 +92,7 @@ def row_of(way: Way, member: str, options: Mapping[str, Any], depth: int, length
 def spec_of(way: Way, member: str, options: Mapping[str, Any], depth: int, length: int) -> Spec:
     """A member of the bench's sizes whose layers join the stream in a way."""
     made = member_spec(member, preset=None, **{**_sizes(member), **options, "layers": depth, "length": length})
-    if made.encoder is not None or made.vocab is None or not made.head.streams:
+    if made.encoder is not None or made.vocab is None or not made.head.per_position:
         raise FormersError(f"a step of {member} is measured on one text, and it predicts no token of one: use decoder or reformer.")
     if way == "reversible":
         return made if isinstance(made.residual, Reversible) else made.replace(residual=Reversible())
@@ -121,7 +121,7 @@ def fresh_step(way: Way, member: str, options: Mapping[str, Any], depth: int, le
     step(min(WARM, length))
     optimizer.zero_grad(set_to_none=True)
     gc.collect()
-    give_back()
+    release_memory()
     return partial(step, length)
 
 

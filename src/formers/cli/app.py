@@ -17,7 +17,7 @@ import typer.main
 
 from formers import __version__
 from formers.cli import ablate, bench, compare, doctor, evaluate, explain, generate, members, play, show, train
-from formers.cli.manners import Verbs
+from formers.cli.verbosity import Verbs
 
 NAME = "formers"
 COMPLETING = "_FORMERS_COMPLETE"

@@ -109,7 +109,9 @@ def _compare_agents(
     if curves is not None:
         from formers.inspect import save_panels
 
-        wrote(save_panels([panel(results)], curves, f"Agents on {env}: mean and lowest of {len(seeds)} seeds."), json)
+        band = "; shaded: 95 % bootstrap interval of the mean" if len(seeds) > 1 else ""
+        caption = f"Agents on {env}: mean of {len(seeds)} seed{'s' if len(seeds) > 1 else ''}{band}."
+        wrote(save_panels([panel(results)], curves, caption), json)
     if json:
         print_json(results)
         return

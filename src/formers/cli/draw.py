@@ -54,6 +54,8 @@ def draw(
         raise FormersError("completing an image needs both --image FILE and --keep top, bottom, left, right or a number of rows.")
     if nearest and (out is None or out.suffix.lower() != ".png"):
         raise FormersError("--nearest draws a second picture below the first: give --out with a name that ends in .png.")
+    if spec.labels is not None and label is None:
+        raise FormersError(f"the model is conditioned on {spec.labels} classes: give one with --class.")
     given = None if image is None else read_levels(image, shape, levels)
     mask = None if keep is None else kept(keep, raster.height, raster.width)
     small = None
@@ -144,7 +146,9 @@ def _on_terminal(images: Tensor, levels: int, shown: bool) -> None:
     if shown:
         return
     width, encoding = shutil.get_terminal_size().columns, sys.stdout.encoding or "ascii"
-    for image in images:
+    for number, image in enumerate(images):
+        if number:
+            print()
         print(render(image, levels, width=width, colours=colours_of() if sys.stdout.isatty() else "none", encoding=encoding))
 
 

@@ -50,9 +50,9 @@ def evaluate(
 ) -> None:
     """Evaluate the model of RUN on held-out data, or an agent on fresh episodes: the figures, and how they were counted."""
     from formers.core import FormersError
+    from formers.evaluation.protocol import Protocol
     from formers.training.folder import is_agent
     from formers.training.log import finite, progress_bar
-    from formers.training.protocol import Protocol
     from formers.training.run import evaluate_run
 
     if is_agent(run):

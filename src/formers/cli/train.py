@@ -172,7 +172,7 @@ def _end(folder: Path, done: Trained, counts: bool, sample: int, prompt: str, js
         return
     results: dict[str, Any] = {"run": str(folder), **done.results}
     spec = done.task.spec
-    if sample and spec.head.writes and (prompt or spec.encoder is None):
+    if sample and spec.head.generates and (prompt or spec.encoder is None):
         from formers.generation import generate
 
         text = generate(done.model, prompt, max_new_tokens=sample, temperature=0.8, seed=0)

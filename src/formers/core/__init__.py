@@ -1,32 +1,32 @@
-"""What every part stands on: positions, state, the frozen spec base, errors and keyed random numbers."""
+"""The base of all parts: positions, state, the frozen base class of specs, errors and keyed random numbers."""
 
-from formers.core.cache import Cache, Hidden
+from formers.core.cache import HiddenMemory, KVCache
+from formers.core.context import IGNORED, Context, Source, Watch, compact
 from formers.core.errors import FormersError, nearest
 from formers.core.part import Part, Slot
-from formers.core.positions import Comb, Index, Positions, Range
+from formers.core.positions import ExplicitPositions, Positions, Range, StridedPositions
 from formers.core.raster import Raster
 from formers.core.sizes import Sizes
-from formers.core.state import Carried, State, Tail
-from formers.core.stream import IGNORED, Source, Stream, Watch, compact
+from formers.core.state import ConvMemory, RecurrentMemory, State
 
 __all__ = [
     "IGNORED",
-    "Cache",
-    "Carried",
-    "Comb",
+    "Context",
+    "ConvMemory",
+    "ExplicitPositions",
     "FormersError",
-    "Hidden",
-    "Index",
+    "HiddenMemory",
+    "KVCache",
     "Part",
     "Positions",
     "Range",
     "Raster",
+    "RecurrentMemory",
     "Sizes",
     "Slot",
     "Source",
     "State",
-    "Stream",
-    "Tail",
+    "StridedPositions",
     "Watch",
     "compact",
     "nearest",

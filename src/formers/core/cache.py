@@ -1,8 +1,8 @@
-"""What attention keeps of a stream: keys and values, or the hidden states that they are computed from.
+"""The attention caches: keys and values (KVCache), or the hidden states that they are computed from (HiddenMemory).
 
-No module stores state. A cache shares one growing buffer with the caches it was appended from, as slices do: appending writes in place
-only behind the newest end of the buffer, and copies otherwise, so that two continuations of one state never disturb each other and a
-token costs no copy of its past.
+No module stores state. A cache and the caches appended from it share one growing buffer. Appending writes in place only after the last
+used slot of the buffer, and copies otherwise. So two continuations of one state are independent, and appending a token does not copy the
+past.
 """
 
 from __future__ import annotations
@@ -14,41 +14,52 @@ import torch
 from torch import Tensor
 
 from formers.core.errors import FormersError
-from formers.core.positions import EMPTY, Index, Known, Positions, Range, behind, join, one_by_one, places, take
-from formers.core.stored import stored
+from formers.core.positions import (
+    EMPTY,
+    ExplicitPositions,
+    Positions,
+    Range,
+    StaticPositions,
+    explicit_positions,
+    find_slices,
+    join,
+    last_positions,
+    take_slices,
+)
+from formers.core.serialise import serialisable
 
-ROOM = 64
-"""Free places that a buffer is given, at least, when it must grow."""
+MIN_GROWTH = 64
+"""The least number of free slots that a buffer gets when it grows."""
 SLACK = 64
-"""Keys that no query needs any more and that are held all the same, fewer than this, so that a token costs no copy of its past."""
+"""Fewer unneeded keys than this are not removed, so that a token does not cause a copy of the past."""
 Tensors = tuple[Tensor, ...]
 
 
 class _Buffer:
-    """Room for tensors (batch, ..., places, width), of whose places the first `used` have been written."""
+    """Preallocated tensors (batch, ..., slots, width), of which the first `used` slots have been written."""
 
     def __init__(self, tensors: Tensors, used: int) -> None:
         first = tensors[0]
         self.tensors, self.used = tensors, used
-        self.batch, self.room, self.frozen = first.shape[0], first.shape[-2], first.is_inference()
+        self.batch, self.capacity, self.frozen = first.shape[0], first.shape[-2], first.is_inference()
 
-    def takes(self, new: Tensor, end: int) -> bool:
-        """Whether further rows may be written at `end`: behind all that is written, in the room there is."""
-        if end != self.used or end + new.shape[-2] > self.room or (self.frozen and not torch.is_inference_mode_enabled()):
+    def can_append(self, new: Tensor, end: int) -> bool:
+        """Whether new rows can be written in place at `end`: after all used slots, within the capacity."""
+        if end != self.used or end + new.shape[-2] > self.capacity or (self.frozen and not torch.is_inference_mode_enabled()):
             return False
         return self.tensors[0].dtype == new.dtype and self.batch == new.shape[0]
 
 
-def extended(old: Tensors, new: Tensors, buffer: _Buffer | None, start: int) -> tuple[Tensors, _Buffer | None, int]:
-    """Tensors (batch, ..., n, width) with new ones behind them, the buffer that they are views of, and where in it they begin.
+def append_rows(old: Tensors, new: Tensors, buffer: _Buffer | None, start: int) -> tuple[Tensors, _Buffer | None, int]:
+    """Appends new rows to tensors (batch, ..., n, width); returns the tensors, the buffer that they are views of, and their start in it.
 
-    Where gradients are on, or under torch.compile, there is no buffer: what a backward pass may need is never written over.
+    With gradients, or under torch.compile, there is no buffer: tensors that a backward pass may need are never overwritten.
     """
     n, more = old[0].shape[-2], new[0].shape[-2]
     if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return tuple(torch.cat([a.to(b.dtype), b], dim=-2) for a, b in zip(old, new, strict=True)), None, 0
-    if buffer is None or not buffer.takes(new[0], start + n):
-        size = _roomy(n + more)
+    if buffer is None or not buffer.can_append(new[0], start + n):
+        size = _capacity(n + more)
         buffer, start = _Buffer(tuple(_grow(a.to(b.dtype), size) for a, b in zip(old, new, strict=True)), n), 0
     end = start + n + more
     for whole, b in zip(buffer.tensors, new, strict=True):
@@ -57,182 +68,184 @@ def extended(old: Tensors, new: Tensors, buffer: _Buffer | None, start: int) -> 
     return tuple([whole.narrow(-2, start, n + more) for whole in buffer.tensors]), buffer, start
 
 
-@stored
+@serialisable
 @dataclass(frozen=True, eq=False)
-class Cache:
+class KVCache:
     """Keys (batch, heads, n, head_dim) and values (batch, heads, n, value_dim) of the n tokens at `positions`.
 
-    They are constants: no gradient flows into them, and they stay what they were when the weights change.
+    They are constants: no gradient flows into them, and they are not recomputed when the weights change.
     """
 
     keys: Tensor
     values: Tensor
     positions: Positions
-    buffer: _Buffer | None = field(default=None, metadata={"stored": False})
-    start: int = field(default=0, metadata={"stored": False})
-    """Where in the buffer the keys begin."""
+    buffer: _Buffer | None = field(default=None, metadata={"serialised": False})
+    start: int = field(default=0, metadata={"serialised": False})
+    """The first slot of the keys in the buffer."""
     solid: int = 0
-    """Of positions that stand one by one: how many of the newest places were given a token in every row."""
+    """With explicit positions: how many of the newest slots contain a token in every row."""
 
-    def append(self, keys: Tensor, values: Tensor, positions: Positions) -> Cache:
-        """The cache with further keys and values behind its own."""
+    def append(self, keys: Tensor, values: Tensor, positions: Positions) -> KVCache:
+        """The cache with further keys and values appended."""
         (batch, heads, more, width), (_, old_heads, n, old_width) = keys.shape, self.keys.shape
         if heads != old_heads or width != old_width or values.shape[3] != self.values.shape[3]:
-            raise FormersError("the state has other heads or widths than the model: it is of another; use initial_state.")
+            raise FormersError("the state has other heads or widths than the model: it is of another model; use initial_state.")
         where = join(self.positions, positions, batch)
-        solid = (self.solid if isinstance(self.positions, Index) else n) + more
-        (keys, values), buffer, start = extended((self.keys, self.values), (keys, values), self.buffer, self.start)
-        return Cache(keys, values, where, buffer, start, solid)
+        solid = (self.solid if isinstance(self.positions, ExplicitPositions) else n) + more
+        (keys, values), buffer, start = append_rows((self.keys, self.values), (keys, values), self.buffer, self.start)
+        return KVCache(keys, values, where, buffer, start, solid)
 
-    def last(self, n: int) -> Cache:
-        """The cache of its last n tokens only; nothing is copied."""
+    def last(self, n: int) -> KVCache:
+        """The cache of the last n tokens only; nothing is copied."""
         drop = self.keys.shape[2] - n
         if drop <= 0:
             return self
-        where = behind(self.positions, n, self.keys)
+        where = last_positions(self.positions, n, self.keys)
         keys, values = self.keys.narrow(2, drop, n), self.values.narrow(2, drop, n)
-        return Cache(keys, values, where, self.buffer, self.start + drop, min(self.solid, n))
+        return KVCache(keys, values, where, self.buffer, self.start + drop, min(self.solid, n))
 
-    def only(self, wanted: Known) -> Cache:
-        """The cache of the tokens at some positions only, or of more: copied once as many can be forgotten as make up for it.
+    def keep_only(self, wanted: StaticPositions) -> KVCache:
+        """The cache of the tokens at the wanted positions; it may keep others until removing them is worth a copy.
 
-        That is an eighth of them, or SLACK. What other caches see of the buffer stays as it is.
+        A copy is made once an eighth of the tokens, or SLACK tokens, can be removed. Other views of the buffer do not change.
         """
         held = self.positions
-        if isinstance(held, Index):
+        if isinstance(held, ExplicitPositions):
             return self
         if isinstance(held, Range) and isinstance(wanted, Range):
             return self if wanted.start <= held.start else self.last(held.stop - wanted.start)
         spare = held.length - wanted.length
         if spare <= 0 or spare < min(SLACK, held.length // 8):
             return self
-        where = places(held, wanted)
+        where = find_slices(held, wanted)
         if where is None:
             return self
         n = wanted.length
-        keys, values = take(self.keys, where, dim=2), take(self.values, where, dim=2)
+        keys, values = take_slices(self.keys, where, dim=2), take_slices(self.values, where, dim=2)
         if torch.compiler.is_compiling() or torch.is_grad_enabled() or n == 0:
-            return Cache(keys, values, wanted)
-        size = _roomy(n)
+            return KVCache(keys, values, wanted)
+        size = _capacity(n)
         buffer = _Buffer((_grow(keys, size), _grow(values, size)), n)
         keys, values = (whole.narrow(2, 0, n) for whole in buffer.tensors)
-        return Cache(keys, values, wanted, buffer)
+        return KVCache(keys, values, wanted, buffer)
 
-    def detach(self) -> Cache:
-        """The cache without its history of gradients."""
+    def detach(self) -> KVCache:
+        """The detached cache."""
         if not (self.keys.requires_grad or self.values.requires_grad):
             return self
         return replace(self, keys=self.keys.detach(), values=self.values.detach())
 
-    def reset(self, done: Tensor) -> Cache:
-        """The cache in which the rows marked in done (batch,) are empty."""
-        solid = self.solid if isinstance(self.positions, Index) else self.keys.shape[2]
-        return replace(self, positions=_emptied(self.positions, done), solid=solid)
+    def reset(self, done: Tensor) -> KVCache:
+        """The cache with the rows marked in done (batch,) emptied."""
+        solid = self.solid if isinstance(self.positions, ExplicitPositions) else self.keys.shape[2]
+        return replace(self, positions=_cleared(self.positions, done), solid=solid)
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Cache:
-        """The cache with each of its tensors, batch first, changed."""
-        return Cache(change(self.keys), change(self.values), _mapped(self.positions, change), solid=self.solid)
+    def map(self, change: Callable[[Tensor], Tensor]) -> KVCache:
+        """The cache with `change` applied to each of its tensors, batch first."""
+        return KVCache(change(self.keys), change(self.values), _mapped(self.positions, change), solid=self.solid)
 
-    def packed(self) -> Cache:
-        """The same with the empty places of each row before its tokens."""
-        order, positions = _packing(self.positions)
+    def left_padded(self) -> KVCache:
+        """The cache with the empty slots of each row before its tokens."""
+        order, positions = _left_padding(self.positions)
         if order is None:
             return self
         keys, values = (x.gather(2, order[:, None, :, None].expand_as(x)) for x in (self.keys, self.values))
-        return Cache(keys, values, positions)
+        return KVCache(keys, values, positions)
 
 
-@stored
+@serialisable
 @dataclass(frozen=True, eq=False)
-class Hidden:
-    """A memory: what a layer was given, (batch, n, dim), for the n tokens at `positions`.
+class HiddenMemory:
+    """A hidden-state memory: the inputs (batch, n, dim) of a layer for the n tokens at `positions`.
 
-    The current weights make keys and values of it, so that they learn from it. `known` holds the keys and values that a pass without
-    gradients has made, with the mark of what they were made of; they are used again only while that mark is the same.
+    Keys and values are computed from it with the current weights, so that these weights get gradients. `cached_kv` has the keys and
+    values of a pass without gradients and the version of the weights they were computed with; they are reused while it is unchanged.
     """
 
     states: Tensor
     positions: Positions
     zeros: bool = False
-    """Whether rows begin with a memory of zeros, which is attended to, and not with an empty one."""
-    known: tuple[object, Cache] | None = field(default=None, metadata={"stored": False})
-    buffer: _Buffer | None = field(default=None, metadata={"stored": False})
-    start: int = field(default=0, metadata={"stored": False})
-    """Where in the buffer the states begin."""
+    """Whether rows begin with a memory of zero vectors, which are attended to, and not with an empty memory."""
+    cached_kv: tuple[object, KVCache] | None = field(default=None, metadata={"serialised": False})
+    buffer: _Buffer | None = field(default=None, metadata={"serialised": False})
+    start: int = field(default=0, metadata={"serialised": False})
+    """The first slot of the states in the buffer."""
 
     @classmethod
-    def blank(cls, x: Tensor, n: int) -> Hidden:
-        """A memory of n zeros before the first of x (batch, length, dim)."""
+    def blank(cls, x: Tensor, n: int) -> HiddenMemory:
+        """The memory before the first token of x (batch, length, dim): n zero vectors."""
         return cls(x.new_zeros(x.shape[0], n, x.shape[2]), Range(0, n), zeros=True)
 
-    def append(self, states: Tensor, positions: Positions) -> Hidden:
-        """Further hidden states behind its own; keys and values are not known of them."""
+    def append(self, states: Tensor, positions: Positions) -> HiddenMemory:
+        """The memory with further hidden states appended, without cached keys and values."""
         self.check(states)
-        (both,), buffer, start = extended((self.states,), (states,), self.buffer, self.start)
-        return Hidden(both, join(self.positions, positions, len(states)), self.zeros, None, buffer, start)
+        (both,), buffer, start = append_rows((self.states,), (states,), self.buffer, self.start)
+        return HiddenMemory(both, join(self.positions, positions, len(states)), self.zeros, None, buffer, start)
 
     def check(self, states: Tensor) -> None:
-        """Refuses to go with hidden states of another width."""
+        """Raises FormersError if hidden states have another width than the memory."""
         if states.shape[2] != self.states.shape[2]:
-            raise FormersError("the state has another width than the model: it is of another; use initial_state.")
+            raise FormersError("the state has another width than the model: it is of another model; use initial_state.")
 
-    def last(self, n: int) -> Hidden:
-        """Its last n tokens only; nothing is copied."""
+    def last(self, n: int) -> HiddenMemory:
+        """The memory of the last n tokens only; nothing is copied."""
         drop = self.states.shape[1] - n
         if drop <= 0:
             return self
-        where = behind(self.positions, n, self.states)
+        where = last_positions(self.positions, n, self.states)
         return replace(self, states=self.states.narrow(1, drop, n), positions=where, start=self.start + drop)
 
-    def packed(self) -> Hidden:
-        """The same with the empty places of each row before its tokens."""
-        order, positions = _packing(self.positions)
+    def left_padded(self) -> HiddenMemory:
+        """The memory with the empty slots of each row before its tokens."""
+        order, positions = _left_padding(self.positions)
         if order is None:
             return self
-        return Hidden(self.states.gather(1, order[:, :, None].expand_as(self.states)), positions, self.zeros)
+        return HiddenMemory(self.states.gather(1, order[:, :, None].expand_as(self.states)), positions, self.zeros)
 
-    def reset(self, done: Tensor) -> Hidden:
-        """The memory in which the rows marked in done (batch,) are as before their first token."""
-        known = None if self.known is None or self.zeros else (self.known[0], self.known[1].reset(done))
+    def reset(self, done: Tensor) -> HiddenMemory:
+        """The memory with the rows marked in done (batch,) as before their first token."""
+        cached_kv = None if self.cached_kv is None or self.zeros else (self.cached_kv[0], self.cached_kv[1].reset(done))
         if not self.zeros:
-            return replace(self, positions=_emptied(self.positions, done), known=known)
+            return replace(self, positions=_cleared(self.positions, done), cached_kv=cached_kv)
         here = torch.arange(self.states.shape[1], device=done.device)
         index = torch.where(done[:, None], here, self.positions.tensor(done.device))
-        return Hidden(self.states.masked_fill(done[:, None, None], 0), one_by_one(index, self.positions.stop, self.positions), True)
+        return HiddenMemory(
+            self.states.masked_fill(done[:, None, None], 0), explicit_positions(index, self.positions.stop, self.positions), True
+        )
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Hidden:
-        """The memory with each of its tensors, batch first, changed."""
+    def map(self, change: Callable[[Tensor], Tensor]) -> HiddenMemory:
+        """The memory with `change` applied to each of its tensors, batch first."""
         states = change(self.states)
-        same = self.known is not None and states.dtype == self.states.dtype and states.device == self.states.device
-        known = (self.known[0], self.known[1].map(change)) if self.known is not None and same else None
-        return Hidden(states, _mapped(self.positions, change), self.zeros, known)
+        same = self.cached_kv is not None and states.dtype == self.states.dtype and states.device == self.states.device
+        cached_kv = (self.cached_kv[0], self.cached_kv[1].map(change)) if self.cached_kv is not None and same else None
+        return HiddenMemory(states, _mapped(self.positions, change), self.zeros, cached_kv)
 
 
-def _emptied(positions: Positions, done: Tensor) -> Index:
-    """Positions with none in the rows marked in done (batch,)."""
+def _cleared(positions: Positions, done: Tensor) -> ExplicitPositions:
+    """Positions with all slots empty in the rows marked in done (batch,)."""
     index = positions.tensor(done.device).expand(done.shape[0], -1)
-    return one_by_one(index.masked_fill(done[:, None], EMPTY), positions.stop, positions)
+    return explicit_positions(index.masked_fill(done[:, None], EMPTY), positions.stop, positions)
 
 
 def _mapped(positions: Positions, change: Callable[[Tensor], Tensor]) -> Positions:
-    return replace(positions, index=change(positions.index)) if isinstance(positions, Index) else positions
+    return replace(positions, index=change(positions.index)) if isinstance(positions, ExplicitPositions) else positions
 
 
-def _packing(positions: Positions) -> tuple[Tensor | None, Positions]:
-    """An order that puts the empty places of each row first, and the positions in it; None where there are none."""
-    if not isinstance(positions, Index) or positions.index.dim() == 1:
+def _left_padding(positions: Positions) -> tuple[Tensor | None, Positions]:
+    """The permutation that moves the empty slots of each row to the front, and the permuted positions; None if no slot can be empty."""
+    if not isinstance(positions, ExplicitPositions) or positions.index.dim() == 1:
         return None, positions
-    ordered, order = positions.index.sort(dim=1, stable=True)  # tokens stand in order, and EMPTY is before them all
+    ordered, order = positions.index.sort(dim=1, stable=True)  # tokens are in order, and EMPTY is less than any position
     return order, replace(positions, index=ordered)
 
 
-def _roomy(n: int) -> int:
-    """The places of a buffer that holds n tokens and is to grow."""
-    return n + max(ROOM, n // 2)
+def _capacity(n: int) -> int:
+    """The slots of a growing buffer for n tokens."""
+    return n + max(MIN_GROWTH, n // 2)
 
 
 def _grow(x: Tensor, size: int) -> Tensor:
-    """x (batch, ..., n, width) at the beginning of a tensor of `size` places."""
+    """x (batch, ..., n, width) at the start of a tensor with `size` slots."""
     grown = x.new_empty(*x.shape[:-2], size, x.shape[-1])
     grown.narrow(-2, 0, x.shape[-2]).copy_(x)
     return grown

@@ -1,4 +1,4 @@
-"""The C++ compiler that torch.compile would call, and whether tensors have numbers."""
+"""The C++ compiler that torch.compile would call, and whether the values of a tensor can be read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ COMPILERS = ("g++", "clang++", "cl")
 
 @lru_cache(maxsize=1)
 def compiler() -> str | None:
-    """Where the C++ compiler stands, None where there is none; it is not started."""
+    """The path of the C++ compiler, or None if there is none; the compiler is not started."""
     wanted = [name for name in (os.environ.get("CXX"), *COMPILERS) if name]
     return next((path for name in wanted if (path := shutil.which(name))), None)
 
 
 def concrete(x: Tensor) -> bool:
-    """Whether the numbers of a tensor can be read: not in a compiled graph, while costs are counted, on meta or in torch.func."""
+    """Whether the values of a tensor can be read: not under torch.compile, torch.func or fake tensors, nor on the meta device."""
     return not (torch.compiler.is_compiling() or isinstance(x, FakeTensor) or x.is_meta or is_functorch_wrapped_tensor(x))

@@ -1,10 +1,11 @@
-"""Whether weights are still what they were: a mark that changes with their content.
+"""Detecting changed weights: a version object that is replaced when the values of the weights change.
 
-Keys, values and tables that were computed from weights may be reused only while the weights hold the same numbers. Version counters
-cannot say so: fused optimisers, `.data`, EMA and weight averaging write without counting. So the content is compared, byte by byte, with
-a copy. This costs about 20 microseconds for 65,000 weights on a CPU; on other devices it would wait for the device, and is not done.
+Keys, values and tables computed from weights may be reused only while the weights keep the same values. Tensor version counters do not
+detect every change: fused optimisers, `.data`, EMA and weight averaging write without incrementing them. So the values are compared with
+a copy, byte by byte. This costs about 20 microseconds for 65,000 weights on a CPU. On other devices it would synchronise, so it is not
+done there.
 
-Within one call of ours (generation, evaluation, a rollout) nothing writes weights. `fixed_weights` says so, and nothing is compared there.
+Weights do not change within one call of generation, evaluation or a rollout. These calls use `fixed_weights`, which skips the comparison.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class _Here(threading.local):
 
 _HERE = _Here()
 _KNOWN: Any = WeakIdKeyDictionary()
-"""By the first of some weights: what is known of their content."""
+"""The recorded content of each tuple of weights, by its first weight."""
 
 
 class _Known:
-    """A mark, the scope in which it needs no comparison, and copies of the weights to compare with."""
+    """A version object, the scope in which it is valid without a comparison, and copies of the weights."""
 
     def __init__(self, weights: tuple[Tensor, ...], scope: object | None) -> None:
-        self.mark, self.scope, self.ids = object(), scope, tuple(map(id, weights))
+        self.weights_version, self.scope, self.ids = object(), scope, tuple(map(id, weights))
         self.copies = [(w.dtype, _bytes(w).copy()) for w in weights] if scope is None else None
 
     def holds(self, weights: tuple[Tensor, ...]) -> bool:
@@ -47,7 +48,7 @@ class _Known:
 
 @contextmanager
 def fixed_weights() -> Iterator[None]:
-    """A scope in which no weight changes: what is computed from weights is kept until the outermost one ends."""
+    """A scope in which no weight changes: what is computed from weights stays cached until the outermost scope ends."""
     before = _HERE.scope
     _HERE.scope = object() if before is None else before
     try:
@@ -56,8 +57,8 @@ def fixed_weights() -> Iterator[None]:
         _HERE.scope = before
 
 
-def mark(*weights: Tensor) -> object | None:
-    """An object that is the same as long as the weights hold the same numbers; None where comparing them is not possible or not cheap."""
+def weights_version(*weights: Tensor) -> object | None:
+    """An object that stays the same while the values of the weights do; None where comparing them is impossible or expensive."""
     if torch.compiler.is_compiling() or any(is_functorch_wrapped_tensor(w) for w in weights):
         return None
     scope = _HERE.scope
@@ -67,12 +68,12 @@ def mark(*weights: Tensor) -> object | None:
     if known is None or known.ids != tuple(map(id, weights)) or not (known.scope is scope is not None or known.holds(weights)):
         known = _KNOWN[weights[0]] = _Known(weights, scope)
     known.scope = scope
-    result: object = known.mark
+    result: object = known.weights_version
     return result
 
 
 def _comparable(weight: Tensor) -> bool:
-    """Whether the numbers of a tensor can be read at once, without waiting for a device."""
+    """Whether the values of a tensor can be read without synchronising with a device."""
     return type(weight) in (Tensor, nn.Parameter) and weight.device.type == "cpu" and weight.is_contiguous()
 
 

@@ -1,9 +1,9 @@
-"""Episodes inside a stream: a token sees those of its own episode alone.
+"""Episodes inside a sequence: a token attends only to tokens of its own episode.
 
-first(t) = the position of the token that t's episode begins with          j is seen by t only if j >= first(t)
+first(t) = the position of the first token of t's episode          t may attend to j only if j >= first(t)
 
-An episode is a run of equal ids. Positions go on counting through the ends of episodes: only who may be seen changes, so that the keys
-of a stream need not know of episodes, and a state needs two numbers a row: the id of the episode that it is in, and where that began.
+An episode is a run of equal ids. Positions continue across episode boundaries; only the allowed keys change. So cached keys carry no
+episode id, and a state needs two numbers per row: the id of the current episode, and its first position.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from formers.core.positions import Positions
 
 
 class Episodes(NamedTuple):
-    """Of every token of a stream, (batch, length) each."""
+    """Episode data of every token; each tensor is (batch, length)."""
 
     ids: Tensor
     begins: Tensor
-    """Whether an episode begins with the token, other than the one that the state was in."""
+    """Whether a new episode begins with the token, i.e. its id differs from the token before it, or from the state's episode."""
     first: Tensor
-    """The position of the first token of its episode."""
+    """The position of the first token of the token's episode."""
 
 
-def follow(ids: Tensor, positions: Positions, before: Tensor | None, first: Tensor | int) -> Episodes:
-    """The episodes of tokens with ids (batch, length), behind a state in episode `before` (batch,), which began at `first` (batch,).
+def track_episodes(ids: Tensor, positions: Positions, before: Tensor | None, first: Tensor | int) -> Episodes:
+    """The episodes of tokens with ids (batch, length), after a state in episode `before` (batch,) that began at `first` (batch,).
 
-    Where `before` is None the state, and what it has read, belongs to the episode of the first id.
+    If `before` is None, the state and its past tokens belong to the episode of the first id.
     """
     last = torch.cat([(ids[:, :1] if before is None else before[:, None]), ids[:, :-1]], dim=1)
     begins = ids != last

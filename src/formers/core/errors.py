@@ -1,4 +1,4 @@
-"""The one error users meet: a sentence that names the value, the rule and the fix."""
+"""The error class for user mistakes: its message is one sentence with the value, the rule and the fix."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 
 class FormersError(ValueError):
-    """A mistake that its user can mend; the message is one sentence with the fix. Exit code 2 on the command line."""
+    """A mistake that the user can fix; the message is one sentence that contains the fix. The command line exits with code 2."""
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A hint for a name that is not among the known ones: the nearest of them, or the whole list if none is near."""
+    """A hint for an unknown name: the most similar known name, or the list of all known names if none is similar."""
     names = sorted(known)
     close = difflib.get_close_matches(str(name).lower().replace("_", "-"), [n.lower().replace("_", "-") for n in names], n=1)
     if close:

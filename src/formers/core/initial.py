@@ -1,9 +1,9 @@
-"""The laws by which weights start.
+"""Weight initialisation.
 
 W ~ U(-a, a)         a = g sqrt(6 / (d_in + d_out))        xavier (Glorot and Bengio, 2010)
 W ~ N(0, s^2)        s = g sqrt(1 / (8 d_in))              fan-in: the Sparse Transformer's code (Child et al., 2019)     E87
 
-g is 1, and for the output projections of sublayers what the residual chooses by the depth: 1/sqrt(2N) in N blocks of pre-norm.
+The gain g is 1, except for the output projections of sublayers, where the residual chooses it: 1/sqrt(2N) for N pre-norm blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Law = Literal["xavier", "fan-in"]
 
 
 def draw(weight: Tensor, law: Law = "xavier", gain: float = 1.0) -> None:
-    """Fills a weight (d_out, d_in) by a law, times a gain."""
+    """Initialises a weight (d_out, d_in) from a distribution, times a gain."""
     if law == "xavier":
         init.xavier_uniform_(weight, gain)
     else:
@@ -25,7 +25,7 @@ def draw(weight: Tensor, law: Law = "xavier", gain: float = 1.0) -> None:
 
 
 def draw_filters(weight: Tensor, law: Law = "xavier") -> None:
-    """Fills filters (channels, width), each of one channel alone, by a law: both d_in and d_out are the width."""
+    """Initialises depthwise filters (channels, width): both d_in and d_out are the width."""
     if law == "xavier":
         limit = (3.0 / weight.shape[1]) ** 0.5
         init.uniform_(weight, -limit, limit)

@@ -1,8 +1,8 @@
-"""The frozen, typed, hashable value that every choice in a spec is made of.
+"""The base classes of a spec's fields: frozen, typed, hashable values.
 
-A direct subclass of `Slot` names a slot (Pattern, Position, ...); its subclasses are the values one may put there. A field typed
-with the slot accepts any of them, and reads `{"kind": "Local", "window": 128}` back from JSON. So a part is known by being a
-class: adding one touches no list here, and a spec survives JSON and back unchanged.
+A direct subclass of `Slot` is a slot (Pattern, Position, ...), and its subclasses are the parts that can fill it. A field typed with the
+slot accepts any of them, and reads `{"kind": "Local", "window": 128}` back from JSON. Defining the class registers the part; there is no
+list to edit. A spec is unchanged by a round trip through JSON.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from formers.core.errors import FormersError, nearest
 
 
 class Part(BaseModel):
-    """A frozen value with named, checked fields, given by name or in order; mistakes are told in one sentence."""
+    """A frozen value with named, validated fields, given by name or in order; errors are one sentence."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __init__(self, *values: Any, **fields: Any) -> None:
         names = list(type(self).model_fields)
         if len(values) > len(names) or any(name in fields for name in names[: len(values)]):
-            raise FormersError(f"{type(self).__name__} takes {', '.join(names) or 'no options'}, each once: got {values} and {fields}.")
+            raise FormersError(
+                f"{type(self).__name__} got {values} and {fields}: it takes {', '.join(names) or 'no options'}; give each at most once."
+            )
         try:
             super().__init__(**dict(zip(names, values, strict=False)), **fields)
         except ValidationError as error:
@@ -35,12 +37,12 @@ class Part(BaseModel):
         raise FormersError(f"{type(self).__name__} is frozen and {name} cannot be set: use replace({name}=...) for a changed copy.")
 
     def replace(self, **changes: Any) -> Self:
-        """The part with some of its fields changed, checked anew."""
+        """A copy with some fields changed, validated again."""
         return type(self)(**{**dict(self), **changes})
 
     @classmethod
-    def called(cls) -> str:
-        """What it is called in a sentence about a mistake."""
+    def display_name(cls) -> str:
+        """The name of the class in error messages."""
         return cls.__name__
 
     @model_validator(mode="before")
@@ -56,11 +58,11 @@ class Part(BaseModel):
 
 
 class Slot(Part):
-    """A place in a spec; the subclasses of its direct subclass are what may stand there."""
+    """A slot of a spec, filled by an instance of a subclass of its direct subclass."""
 
     @classmethod
     def values(cls) -> Iterator[type[Self]]:
-        """The classes whose instances fit where this one is asked for; not those named _..., which is what some have in common."""
+        """The classes whose instances can fill this slot, without private base classes (named _...)."""
         for child in cls.__subclasses__():
             if not child.__name__.startswith("_"):
                 yield child
@@ -68,7 +70,7 @@ class Slot(Part):
 
     @classmethod
     def read(cls, value: Any) -> Self:
-        """The part that a value stands for: itself, or the mapping with a "kind" that JSON and YAML hold."""
+        """Converts a value to a part: an instance is returned unchanged, a mapping with a "kind" (from JSON or YAML) is parsed."""
         known = {c.__name__: c for c in cls.values()}
         if isinstance(value, cls):
             return value
@@ -76,14 +78,14 @@ class Slot(Part):
             raise FormersError(f"{value!r} is not a {cls.__name__}: give one of {', '.join(sorted(known))}.")
         if value["kind"] not in known:
             raise FormersError(
-                f"{value['kind']!r} is no {cls.__name__} that has been imported: import the module of one of your own first, "
-                f"or {nearest(str(value['kind']), known)}"
+                f"{value['kind']!r} is not an imported {cls.__name__}: if it is your own, import its module first, "
+                f"else {nearest(str(value['kind']), known)}"
             )
         return known[value["kind"]](**value)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        if not any(base.__name__ == "Slot" for base in cls.__bases__):  # by name: Slot itself passes here while it is made
+        if not any(base.__name__ == "Slot" for base in cls.__bases__):  # by name: Slot itself gets here while it is being defined
             return handler(source)
         return core_schema.no_info_plain_validator_function(
             cls.read, serialization=core_schema.plain_serializer_function_ser_schema(lambda part: part.model_dump())
@@ -91,7 +93,7 @@ class Slot(Part):
 
 
 def checked(what: str, kind: Any, value: Any) -> Any:
-    """The value as a kind (a type annotation), or one sentence that begins with `what`, names the value and says the rule."""
+    """Validates a value against a type annotation; the error begins with `what` and contains the value and the rule."""
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
@@ -99,19 +101,19 @@ def checked(what: str, kind: Any, value: Any) -> Any:
 
 
 def _sentence(cls: type[Part], error: ValidationError) -> str:
-    """The first thing wrong, as one sentence that names the value, the rule and the fix."""
+    """The first validation error as one sentence with the value, the rule and the fix."""
     faults = error.errors()
     first = next((f for f in faults if f["type"] == "extra_forbidden"), faults[0])  # a misspelt name explains a missing one
     name = ".".join(str(p) for p in first["loc"])
     inner = first.get("ctx", {}).get("error")
     if first["type"] == "value_error" and isinstance(inner, FormersError):
         return str(inner)
-    called = cls.called()
+    display_name = cls.display_name()
     if first["type"] == "extra_forbidden":
-        return f"{called} has no option {name!r}: {nearest(name, cls.model_fields)}"
+        return f"{display_name} has no option {name!r}: {nearest(name, cls.model_fields)}"
     if first["type"] == "missing":
-        return f"{called} needs {name!r}: give it a value."
-    return f"{called} cannot take {name}={first['input']!r}: it should be {_rule(first)}."
+        return f"{display_name} needs {name!r}: give it a value."
+    return f"{display_name} cannot take {name}={first['input']!r}: it should be {_rule(first)}."
 
 
 def _rule(fault: ErrorDetails) -> str:

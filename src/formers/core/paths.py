@@ -1,4 +1,4 @@
-"""Paths that users give."""
+"""Validation of paths given by users."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from formers.core.errors import FormersError
 
 
 def given_path(name: str, value: object, wanted: str) -> Path:
-    """The path that a value is; one that is none, or empty, is refused in a sentence with its name and what is wanted.
+    """Converts a value to a path; raises FormersError with the argument's name and the expected value if it is not a path or is empty.
 
-    An empty one is refused because it would mean the current folder without naming it.
+    An empty path is an error because it would silently mean the current folder.
     """
     if isinstance(value, str | os.PathLike):
         if str(value).strip():
             return Path(value)
         raise FormersError(f"{name} is empty: give {wanted}.")
     what = f"{name}={value!r}" if value is None or isinstance(value, int | float) else f"{name}, a {type(value).__name__},"
-    raise FormersError(f"{what} is no path: give {wanted}.")
+    raise FormersError(f"{what} is not a path: give {wanted}.")

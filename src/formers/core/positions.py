@@ -1,6 +1,6 @@
-"""Where tokens stand: absolute integer positions, as plain integers where they are contiguous or have regular gaps.
+"""Absolute token positions, described by plain integers if they are contiguous or regularly strided.
 
-Which executor runs is decided by the type (`Range`, `Comb` or `Index`) and by integers, never by looking into a tensor.
+Executors are chosen by the class (`Range`, `StridedPositions` or `ExplicitPositions`) and by integers, never by reading a tensor.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from formers.core.stored import stored
+from formers.core.serialise import serialisable
 
 EMPTY = -1
-"""The position of a place where no token stands: no pattern lets it be seen."""
+"""The position of an empty slot (no token): every pattern masks it."""
 
 
-@stored
+@serialisable
 @dataclass(frozen=True)
 class Range:
     """Positions start, start+1, ..., start+length-1, the same for every row of the batch."""
@@ -35,11 +35,11 @@ class Range:
         return torch.arange(self.start, self.start + self.length, device=device)
 
 
-@stored
+@serialisable
 @dataclass(frozen=True)
-class Comb:
-    """Positions with regular gaps, the same for every row: `count` teeth, each of them `width` positions, the first at `start` and one
-    every `period`; then those of `near`, side by side, behind all teeth.
+class StridedPositions:
+    """Strided positions, the same for every row: `count` blocks of `width` contiguous positions, the first at `start` and one every
+    `period`; then the contiguous positions `near`, after all blocks.
     """
 
     start: int
@@ -50,32 +50,32 @@ class Comb:
 
     @property
     def far(self) -> int:
-        """How many positions the teeth hold."""
+        """The number of positions in the blocks."""
         return self.count * self.width
 
     @property
     def length(self) -> int:
-        """How many places there are in a row."""
+        """The number of positions."""
         return self.far + self.near.length
 
     @property
     def stop(self) -> int:
-        """Where the next token stands, however far the last one is back."""
+        """The position of the next token."""
         return self.near.stop
 
     def tensor(self, device: torch.device | None = None) -> Tensor:
         """The positions as a tensor (length,)."""
         first = torch.arange(self.count, device=device) * self.period + self.start
-        teeth = first[:, None] + torch.arange(self.width, device=device)
-        return torch.cat([teeth.flatten(), self.near.tensor(device)])
+        blocks = first[:, None] + torch.arange(self.width, device=device)
+        return torch.cat([blocks.flatten(), self.near.tensor(device)])
 
 
-@stored
+@serialisable
 @dataclass(frozen=True, eq=False)
-class Index:
-    """Positions one by one, (length,) or (batch, length), -1 where no token stands; none reaches `stop`.
+class ExplicitPositions:
+    """Positions as a tensor (length,) or (batch, length), -1 at empty slots; all are below `stop`.
 
-    Tokens of a row stand side by side, unless it is a `Scattered`.
+    The positions of a row are contiguous, except in the subclass `SubsetPositions`.
     """
 
     index: Tensor
@@ -83,7 +83,7 @@ class Index:
 
     @property
     def length(self) -> int:
-        """How many places there are in a row."""
+        """The number of slots in a row."""
         return self.index.shape[-1]
 
     def tensor(self, device: torch.device | None = None) -> Tensor:
@@ -91,57 +91,59 @@ class Index:
         return self.index if device is None else self.index.to(device)
 
 
-@stored
+@serialisable
 @dataclass(frozen=True, eq=False)
-class Scattered(Index):
-    """Positions one by one, between which there may be gaps."""
+class SubsetPositions(ExplicitPositions):
+    """Explicit positions that may have gaps."""
 
 
-Known = Range | Comb
-"""Positions that are the same for every row and known as plain integers."""
-Positions = Range | Comb | Index
+StaticPositions = Range | StridedPositions
+"""Positions that are the same for every row and described by plain integers."""
+Positions = Range | StridedPositions | ExplicitPositions
 
 
 def join(first: Positions, second: Positions, batch: int) -> Positions:
-    """The positions of two stretches of tokens, one behind the other."""
-    if isinstance(second, Range) and not isinstance(first, Index) and first.stop == second.start:
+    """The positions of two concatenated token sequences."""
+    if isinstance(second, Range) and not isinstance(first, ExplicitPositions) and first.stop == second.start:
         if isinstance(first, Range):
             return Range(first.start, first.length + second.length)
-        return Comb(first.start, first.width, first.period, first.count, Range(first.near.start, first.near.length + second.length))
-    device = next((p.index.device for p in (first, second) if isinstance(p, Index)), None)
+        return StridedPositions(
+            first.start, first.width, first.period, first.count, Range(first.near.start, first.near.length + second.length)
+        )
+    device = next((p.index.device for p in (first, second) if isinstance(p, ExplicitPositions)), None)
     rows = [p.tensor(device).expand(batch, -1) for p in (first, second)]
-    return one_by_one(torch.cat(rows, dim=1), max(first.stop, second.stop), first, second)
+    return explicit_positions(torch.cat(rows, dim=1), max(first.stop, second.stop), first, second)
 
 
-def one_by_one(index: Tensor, stop: int, *made_of: Positions) -> Index:
-    """Positions one by one, made of others: scattered if one of these has gaps."""
-    return (Scattered if any(isinstance(p, (Comb, Scattered)) for p in made_of) else Index)(index, stop)
+def explicit_positions(index: Tensor, stop: int, *made_of: Positions) -> ExplicitPositions:
+    """Explicit positions computed from others: `SubsetPositions` if one of those has gaps."""
+    return (SubsetPositions if any(isinstance(p, (StridedPositions, SubsetPositions)) for p in made_of) else ExplicitPositions)(index, stop)
 
 
 def distances(queries: Positions, keys: Positions) -> int:
-    """How many distances there are from a query back to a key, 0, 1, ...: no key stands further back."""
-    if isinstance(keys, (Range, Comb)):
+    """The number of distances 0, 1, ... from a query back to a key; no key is further back."""
+    if isinstance(keys, (Range, StridedPositions)):
         return queries.stop - keys.start
-    return queries.stop if isinstance(keys, Scattered) else min(queries.stop, keys.length)
+    return queries.stop if isinstance(keys, SubsetPositions) else min(queries.stop, keys.length)
 
 
 def distances_ahead(queries: Positions, keys: Positions) -> int:
-    """How many distances there are from a query on to a key, 0, 1, ...: no key stands further ahead."""
-    return keys.stop - (0 if isinstance(queries, Index) else queries.start)
+    """The number of distances 0, 1, ... from a query forward to a key; no key is further ahead."""
+    return keys.stop - (0 if isinstance(queries, ExplicitPositions) else queries.start)
 
 
-def behind(positions: Positions, n: int, like: Tensor) -> Positions:
-    """The last n positions of the rows of `like`, batch first."""
+def last_positions(positions: Positions, n: int, like: Tensor) -> Positions:
+    """The last n positions, for the batch size and device of `like` (batch first)."""
     if isinstance(positions, Range):
         return Range(positions.stop - n, n)
     index = positions.tensor(like.device).expand(len(like), -1)
-    return one_by_one(index[:, index.shape[1] - n :], positions.stop, positions)
+    return explicit_positions(index[:, index.shape[1] - n :], positions.stop, positions)
 
 
-def comb(start: int, width: int, period: int, near: Range) -> Known:
-    """Teeth of `width` from `start` on, one every `period`, as many as stand before `near`, and `near`.
+def strided_positions(start: int, width: int, period: int, near: Range) -> StaticPositions:
+    """Blocks of `width` positions, the first at `start` and one every `period`, as many as begin before `near`; then `near`.
 
-    A tooth that reaches into `near` is cut off there. Where teeth leave no gap, or there are none, positions are a range.
+    A last block that overlaps or touches `near` is merged into it. Without gaps, or without blocks, the result is a range.
     """
     if near.start <= start:
         return near
@@ -149,27 +151,27 @@ def comb(start: int, width: int, period: int, near: Range) -> Known:
         return Range(start, near.stop - start)
     count = (near.start - start + period - 1) // period
     last = start + (count - 1) * period
-    if last + width >= near.start:  # the last tooth joins what is near
+    if last + width >= near.start:  # the last block is merged into `near`
         near, count = Range(last, near.stop - last), count - 1
-    return Comb(start, width, period, count, near) if count else near
+    return StridedPositions(start, width, period, count, near) if count else near
 
 
-def union(first: Known, second: Known) -> Known:
-    """Positions that hold those of both, which end alike: exactly theirs where their gaps fit together, else more."""
+def union(first: StaticPositions, second: StaticPositions) -> StaticPositions:
+    """Positions that contain both, which have the same stop: the exact union if their strides match, else a superset."""
     stop = max(first.stop, second.stop)
     near = min(p.start if isinstance(p, Range) else p.near.start for p in (first, second))
-    combs = [p for p in (first, second) if isinstance(p, Comb)]
-    if not combs:
+    strided = [p for p in (first, second) if isinstance(p, StridedPositions)]
+    if not strided:
         return Range(near, stop - near)
-    start, end = min(p.start for p in combs), max(p.start + p.width for p in combs)
-    if combs[0].period != combs[-1].period:
+    start, end = min(p.start for p in strided), max(p.start + p.width for p in strided)
+    if strided[0].period != strided[-1].period:
         return Range(min(start, near), stop - min(start, near))
-    # One tooth holds a tooth of each.
-    return comb(start, end - start, combs[0].period, Range(near, stop - near))
+    # Each block contains a block of both.
+    return strided_positions(start, end - start, strided[0].period, Range(near, stop - near))
 
 
 class Slices(NamedTuple):
-    """Places (number, width) among those that are held: the first at `start`, `width` side by side, and so on every `period`."""
+    """Indices into a cache, `number` runs of `width` contiguous indices: the first run at `start`, and one every `period`."""
 
     start: int
     number: int
@@ -178,21 +180,21 @@ class Slices(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many places there are."""
+        """The number of indices."""
         return self.number * self.width
 
 
-def places(held: Known, wanted: Known) -> tuple[Slices, ...] | None:
-    """Where the wanted positions stand among those that are held, in order; None unless all are there and a few slices name them."""
+def find_slices(held: StaticPositions, wanted: StaticPositions) -> tuple[Slices, ...] | None:
+    """The indices of the wanted positions among the held ones, in order; None if one is missing or a few slices cannot express them."""
     far, near = (0, held) if isinstance(held, Range) else (held.far, held.near)
     if isinstance(wanted, Range):
         inside = near.start <= wanted.start and wanted.stop <= near.stop
         return (Slices(far + wanted.start - near.start, 1, wanted.length, wanted.length),) if inside else None
-    tail = places(held, wanted.near)
+    tail = find_slices(held, wanted.near)
     if tail is None:
         return None
     first, found = wanted.start, []
-    if isinstance(held, Comb) and first < near.start:
+    if isinstance(held, StridedPositions) and first < near.start:
         skipped, rest = divmod(first - held.start, held.period)
         if rest or skipped < 0 or (wanted.width, wanted.period) != (held.width, held.period):
             return None
@@ -207,8 +209,8 @@ def places(held: Known, wanted: Known) -> tuple[Slices, ...] | None:
     return (*found, *tail)
 
 
-def take(x: Tensor, where: tuple[Slices, ...], dim: int) -> Tensor:
-    """What stands at some places of x along a dimension, side by side; of one slice without gaps a view, else a copy."""
+def take_slices(x: Tensor, where: tuple[Slices, ...], dim: int) -> Tensor:
+    """x at the indices of some slices along a dimension, concatenated: a view if it is one contiguous slice, else a copy."""
     parts = [_slice(x, piece, dim) for piece in where if piece.length]
     if len(parts) > 1:
         return torch.cat(parts, dim=dim)
@@ -220,5 +222,5 @@ def _slice(x: Tensor, piece: Slices, dim: int) -> Tensor:
     span = x.narrow(dim, start, (number - 1) * period + width)
     if number == 1:
         return span
-    teeth = span.unfold(dim, width, period)  # (..., number, ..., width), a view
-    return teeth.select(-1, 0) if width == 1 else teeth.movedim(-1, dim + 1).flatten(dim, dim + 1)
+    runs = span.unfold(dim, width, period)  # (..., number, ..., width), a view
+    return runs.select(-1, 0) if width == 1 else runs.movedim(-1, dim + 1).flatten(dim, dim + 1)

@@ -1,15 +1,15 @@
-"""The order in which the cells of an image are generated: a stream of positions, each with a row, a column and a channel.
+"""The generation order of an image: a sequence of positions, each with a row, a column and a channel.
 
-A cell is a channel value of a pixel. Position t of the stream is the t-th cell that is generated: pixel floor(t/C), channel t mod C.
-Pixels come row after row; with blocks of h x w pixels, block after block, and row after row inside each (Parmar et al., 2018). With
-H x W pixels, blocks at the right and lower edges are smaller where h x w does not divide them:
+A cell is a channel value of a pixel. Position t of the sequence is the t-th generated cell: pixel floor(t/C), channel t mod C.
+Pixels are in row-major order; with blocks of h x w pixels, block by block, and row-major inside each block (Parmar et al., 2018). In an
+image of H x W pixels, blocks at the right and lower edges are smaller if h x w does not divide H x W:
 
 b = floor(p/(hW))    h_b = min(h, H - bh)    the row of blocks of pixel p, and its height
 a = floor((p - bhW)/(h_b w))    w_a = min(w, W - aw)    the block in that row, and its width
 o = p - bhW - a h_b w    row = bh + floor(o/w_a)    column = aw + o mod w_a        E74
 
-So patterns, positions and caches count contiguous integers, and geometry is a function of the position. Images are permuted here and
-nowhere else.
+So patterns, positions and caches use contiguous integers, and the geometry is a function of the position. Images are permuted only in
+this module.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing_extensions import Self
 
 from formers.core.errors import FormersError
 from formers.core.part import Part
-from formers.core.tables import kept
+from formers.core.tables import cached
 
 
 class Cell(NamedTuple):
-    """Where a position of the stream is in the image; each an integer, or a tensor or array of integers, as the position was."""
+    """The image coordinates of a position; each an integer, a tensor or an array, of the type of the position."""
 
     row: Any
     column: Any
@@ -37,12 +37,12 @@ class Cell(NamedTuple):
 
 
 class Raster(Part):
-    """The generation order of images of height x width pixels with `channels` cells each; with `block`, block after block."""
+    """The generation order of images of height x width pixels with `channels` cells each; with `block`, block by block."""
 
     height: PositiveInt
     width: PositiveInt
     channels: PositiveInt = 1
-    """Cells of a pixel: 1 where a position is a whole pixel."""
+    """Cells per pixel; 1 if a position is a whole pixel."""
     block: tuple[PositiveInt, PositiveInt] | None = None
     """Rows and columns of a block; None: the image is one block."""
 
@@ -57,16 +57,16 @@ class Raster(Part):
 
     @property
     def pixels(self) -> int:
-        """Pixels of an image."""
+        """Number of pixels."""
         return self.height * self.width
 
     @property
     def cells(self) -> int:
-        """Positions of the stream: the cells of an image."""
+        """Number of positions of the sequence, i.e. cells of an image."""
         return self.pixels * self.channels
 
     def cell(self, t: int | Tensor | NDArray[np.int64]) -> Cell:
-        """Row, column and channel of stream position t."""
+        """Row, column and channel of position t."""
         pixel, channel = t // self.channels, t % self.channels
         (h, w), height, width = self.block or (self.height, self.width), self.height, self.width
         down = pixel // (h * width)
@@ -78,46 +78,46 @@ class Raster(Part):
         return Cell(down * h + inside // wide, across * w + inside % wide, channel)  # E74
 
     def order(self) -> Tensor:
-        """The row-major index of each cell of an image (height, width, channels), in the order of the stream, (cells,)."""
+        """The row-major index of each cell of an image (height, width, channels), in generation order, (cells,)."""
         return _order(self)
 
     def to_stream(self, images: Tensor) -> Tensor:
-        """Images (batch, height, width, channels) as streams (batch, cells)."""
+        """Images (batch, height, width, channels) as sequences (batch, cells)."""
         return self._checked(images).flatten(1)[:, self.order().to(images.device)]
 
     def to_pixels(self, images: Tensor) -> Tensor:
-        """Images (batch, height, width, any channels) as streams of whole pixels (batch, pixels, channels)."""
+        """Images (batch, height, width, any channels) as sequences of whole pixels (batch, pixels, channels)."""
         if self.channels != 1 or images.dim() != 4 or tuple(images.shape[1:3]) != (self.height, self.width):
             raise FormersError(
-                f"images of shape {tuple(images.shape)} are no streams of pixels in the order {self!r}: "
+                f"images of shape {tuple(images.shape)} cannot be read as whole pixels in the order {self!r}: "
                 f"give (batch, {self.height}, {self.width}, channels) and an order with channels=1."
             )
         return images.flatten(1, 2)[:, self.order().to(images.device)]
 
-    def to_images(self, stream: Tensor) -> Tensor:
-        """Streams (batch, cells), or of whole pixels (batch, pixels, channels), as images (batch, height, width, channels)."""
-        whole = stream.dim() == 3 and self.channels == 1
-        if (stream.dim() != 2 and not whole) or stream.shape[1] != self.cells:
+    def to_images(self, sequences: Tensor) -> Tensor:
+        """Sequences (batch, cells), or of whole pixels (batch, pixels, channels), as images (batch, height, width, channels)."""
+        whole = sequences.dim() == 3 and self.channels == 1
+        if (sequences.dim() != 2 and not whole) or sequences.shape[1] != self.cells:
             wanted = f"(batch, {self.cells})" + (f" or (batch, {self.cells}, channels)" if self.channels == 1 else "")
-            raise FormersError(f"the stream is of shape {tuple(stream.shape)}, and images in the order {self!r} are {wanted}: give that.")
-        channels = stream.shape[2] if whole else self.channels
-        return stream[:, _inverse(self).to(stream.device)].view(len(stream), self.height, self.width, channels)
+            raise FormersError(f"the sequences have shape {tuple(sequences.shape)}: for images in the order {self!r} give {wanted}.")
+        channels = sequences.shape[2] if whole else self.channels
+        return sequences[:, _inverse(self).to(sequences.device)].view(len(sequences), self.height, self.width, channels)
 
     def _checked(self, images: Tensor) -> Tensor:
         shape = (self.height, self.width, self.channels)
         if images.dim() != 4 or tuple(images.shape[1:]) != shape:
-            raise FormersError(f"images are of shape {tuple(images.shape)}: give (batch, {', '.join(map(str, shape))}).")
+            raise FormersError(f"images have shape {tuple(images.shape)}: give (batch, {', '.join(map(str, shape))}).")
         return images
 
 
-@kept(32)
+@cached(32)
 def _order(raster: Raster) -> Tensor:
-    with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
+    with torch.inference_mode(False):  # a table first computed in evaluation is also used in training
         row, column, channel = raster.cell(torch.arange(raster.cells))
         return torch.as_tensor((row * raster.width + column) * raster.channels + channel)
 
 
-@kept(32)
+@cached(32)
 def _inverse(raster: Raster) -> Tensor:
     with torch.inference_mode(False):
         return torch.argsort(_order(raster))

@@ -20,14 +20,14 @@ class Sizes:
     dropout: float
     attention_dropout: float
     spread: float = 1.0
-    """Standard deviation of an embedded token at the start: what is added to it should be of its size."""
+    """Initial standard deviation of an embedded token; what is added to it should have the same scale."""
     gain: float = 1.0
     """Factor on the initial weights of a sublayer's output projection."""
     initialisation: Law = "xavier"
-    """The law by which weights start."""
+    """The distribution of initial weights."""
     causal: bool = False
-    """Whether a token may depend on those before it alone: what mixes positions beside attention must keep to that, too."""
+    """Whether a token may depend only on earlier tokens; this also binds sublayers other than attention that mix positions."""
     source: int | None = None
-    """The width of an encoder's output, where there is one to read."""
+    """The width of the encoder's output; None without an encoder."""
     finals: tuple[tuple[int, ...], ...] = ()
-    """The widths of its final states, by recurrent layer of the encoder."""
+    """The widths of the encoder's final recurrent states, by layer."""

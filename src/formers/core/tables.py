@@ -1,7 +1,7 @@
-"""Tables that are made once and kept: positions, masks, plans.
+"""Cached tables: positions, masks, plans.
 
-Under torch's fake tensors, which have a shape and no numbers, a kept table would be the wrong kind for whoever comes next. So each
-fake mode has tables of its own, and real ones are neither used nor harmed by it.
+Tables computed under torch's fake-tensor mode have shapes but no values and must not be reused outside it. So each fake mode has a cache
+of its own, separate from the cache of real tables.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch._guards import active_fake_mode
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from formers.core.content import mark
+from formers.core.content import weights_version
 
 Make = TypeVar("Make", bound=Callable[..., Any])
 
 
-def kept(size: int) -> Callable[[Make], Make]:
-    """Keeps the `size` tables that were last asked for of a function from hashable arguments to a table."""
+def cached(size: int) -> Callable[[Make], Make]:
+    """A decorator like lru_cache(maxsize=size) for functions that return tables, with separate caches for fake tensors."""
 
     def around(make: Make) -> Make:
         real = lru_cache(maxsize=size)(make)
@@ -33,7 +33,7 @@ def kept(size: int) -> Callable[[Make], Make]:
             mode = active_fake_mode() if is_in_torch_dispatch_mode() else None
             if mode is None:
                 return real(*key)
-            if mode is not fake["mode"]:  # those of the last mode are let go
+            if mode is not fake["mode"]:  # the tables of the previous mode are dropped
                 fake.update(mode=mode, make=lru_cache(maxsize=size)(make))
             return fake["make"](*key)
 
@@ -43,17 +43,17 @@ def kept(size: int) -> Callable[[Make], Make]:
 
 
 ROWS = 256
-"""A table that is made of a weight has a multiple of so many rows: it serves a stream that grows for a while."""
+"""The rows of a table computed from a weight are rounded up to a multiple of this, so that a growing sequence can reuse it."""
 _DERIVED: Any = WeakIdKeyDictionary()
 
 
-def derived(weight: Tensor, dtype: torch.dtype, rows: int, make: Callable[[int], Tensor], which: Hashable = None) -> Tensor:
-    """The first rows of a table (n, rows, width) that make(rows) computes from a weight, in a type.
+def cached_table(weight: Tensor, dtype: torch.dtype, rows: int, make: Callable[[int], Tensor], which: Hashable = None) -> Tensor:
+    """The first rows of a table (n, rows, width) that make(rows) computes from a weight, in the given dtype.
 
-    Without gradients it is kept as long as the weight holds the same numbers (`core.content.mark`), however they were written.
-    `which` distinguishes the tables of one weight.
+    Without gradients the table is cached until the weight's values change (`core.content.weights_version`), however they were written.
+    `which` distinguishes several tables of one weight.
     """
-    now = None if torch.is_grad_enabled() else mark(weight)
+    now = None if torch.is_grad_enabled() else weights_version(weight)
     if now is None:
         return make(rows).to(dtype)
     tables = _DERIVED.setdefault(weight, {})

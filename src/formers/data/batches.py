@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from formers.core import IGNORED, FormersError
-from formers.core.random import generator, mixed
+from formers.core.random import generator, hash_integers
 from formers.data.files import Parts
 from formers.data.spread import in_batches, spread
 from formers.data.tokenize import Bytes, Tokenizer
@@ -204,7 +204,7 @@ def _windows(stream: Tensor, width: int, size: int, random: torch.Generator, row
 
 def _uniform(places: Tensor, which: int) -> Tensor:
     """A number in [0, 1) for each place of a part, float64; `which` of several for a place."""
-    return torch.from_numpy((mixed(places.numpy() * DRAWS + which) >> np.uint64(11)) * 2.0**-53)
+    return torch.from_numpy((hash_integers(places.numpy() * DRAWS + which) >> np.uint64(11)) * 2.0**-53)
 
 
 def _side_by_side(stream: Tensor, width: int, stride: int, size: int, sample: int | None) -> Iterator[tuple[Tensor, Tensor]]:

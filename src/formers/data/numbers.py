@@ -15,7 +15,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from formers.core.random import mixed
+from formers.core.random import hash_integers
 
 RANGE = 1_000_000
 HELD_OUT = 0.01
@@ -90,4 +90,4 @@ def _tables(language: str) -> tuple[list[str], list[str]]:
 
 def _hash(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
     """A number in [0, 1) that looks random for each integer."""
-    return mixed(numbers).astype(np.float64) / 2.0**64
+    return hash_integers(numbers).astype(np.float64) / 2.0**64

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from formers.core.random import mixed
+from formers.core.random import hash_integers
 
 
 def spread(total: int, count: int | None = None) -> Tensor:
@@ -21,7 +21,7 @@ def spread(total: int, count: int | None = None) -> Tensor:
         return torch.arange(total)
     numbers = np.arange(count, dtype=np.int64)
     edges = np.append(numbers * total // count, total)
-    within = mixed(numbers) % np.diff(edges).astype(np.uint64)
+    within = hash_integers(numbers) % np.diff(edges).astype(np.uint64)
     chosen = edges[:-1] + within.astype(np.int64)
     chosen[:1] = 0  # the text before the first token of a part is not known: who counts words needs to know that a part begins
     return torch.from_numpy(chosen)

@@ -3,12 +3,11 @@
 s^t = Block(s^{t-1} + P^t)       of the tokens that have not halted; the others keep their state           (E14, E100)
 y = sum_t p^t s^t                weights and halting as in core/halting.py, for each token by itself        E40-E43
 
-Whoever has halted is still looked at: its last state gives keys and values to all later steps. So a batch equals its rows, and a token
-that comes later may think longer than those before it. Where nothing is learnt, halted tokens are not computed but for their keys and
-values, which are kept where they stay the same, whole rows of them not at all, and no step is taken when nobody is running any more.
+A halted token still gives keys and values to all later steps, from its last state. So a batch equals its rows, and a later token may take
+more steps than those before it. Evaluation does not compute halted tokens (model/skipping.py), and takes no step when all have halted.
 
-`act="t2t"` is tensor2tensor's: the halting unit looks at the state before the block, positions added, tokens that have halted go on being
-transformed and looked at, and what comes out is the interpolation E44.
+`act="t2t"` is tensor2tensor's: the halting unit reads the state before the block, positions added; halted tokens are still transformed and
+attended to, and the output is the interpolation E44.
 """
 
 from __future__ import annotations
@@ -19,10 +18,15 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from formers.core import Sizes, Stream
+from formers.core import Context, Sizes
 from formers.core.compiler import concrete
-from formers.core.halting import HALTING, Act, Bias, Epsilon, Halting, Price, account, averaged, begin, looked_at, may_skip
-from formers.depth.base import Depth, DepthModule, Walk
+from formers.depth.base import BlockState, Depth, DepthModule, States
+from formers.depth.halting import HALTING, Act, Bias, Epsilon, Halting, Price, account, add_weighted, begin, is_inspected, may_skip
+from formers.depth.step_input import StepInput
+
+Averaged = tuple[Tensor, Halting, list[BlockState]]
+"""The output, what every token has spent, and the states of the steps."""
+SkipHalted = Callable[["AdaptiveBlocks", Tensor, Context, States, StepInput, Halting], Averaged]
 
 
 class Adaptive(Depth):
@@ -58,7 +62,9 @@ class AdaptiveBlocks(DepthModule):
     """Applies its one block, and asks after each step who has thought enough."""
 
     skipping = True
-    """Whether evaluation leaves out what has halted, and whether anything ends when all have; what comes out is the same."""
+    """Whether evaluation leaves out halted tokens, and ends when all have halted; the output is the same."""
+    skip_halted: SkipHalted | None = None
+    """What evaluation calls to compute the tokens that have not halted alone (model/skipping.py); None: compute all."""
 
     def __init__(self, block: nn.Module, dim: int, part: Adaptive) -> None:
         super().__init__()
@@ -68,86 +74,62 @@ class AdaptiveBlocks(DepthModule):
         nn.init.zeros_(self.unit.weight)  # at first a token's state says nothing about how long it should think
         nn.init.constant_(self.unit.bias, part.bias)
 
-    def forward(self, x: Tensor, stream: Stream, walk: Walk) -> Tensor:
-        real = stream.valid
+    def forward(self, x: Tensor, context: Context, past: States, step_input: StepInput) -> tuple[Tensor, States]:
+        real = context.valid
         running = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real
-        spent = begin(running, x.dtype)
-        skips = self.skipping and may_skip(x, stream, self.training)
-        run = self.interpolated if self.part.act == "t2t" else self.skipped if skips else self.thought
-        y, spent = run(x, stream, walk, spent)
-        account(stream, 0, spent, self.part.ponder, real)
-        return y
+        halting = begin(running, x.dtype)
+        skips = self.skipping and self.skip_halted is not None and may_skip(x, context, self.training)
+        if self.part.act == "t2t":
+            y, halting, states = self.interpolated(x, context, past, step_input, halting)
+        elif skips:
+            assert self.skip_halted is not None
+            y, halting, states = self.skip_halted(self, x, context, past, step_input, halting)
+        else:
+            y, halting, states = self.averaged(x, context, past, step_input, halting)
+        account(context, 0, halting, self.part.ponder, real)
+        return y, tuple(states)
 
     def halting(self, state: Tensor) -> Tensor:
         """h (...) of states (..., dim)."""
         return torch.sigmoid(self.unit(state)).squeeze(-1)  # E40
 
-    def over(self, spent: Halting, stream: Stream) -> bool:
-        """Whether nobody is running, and nobody needs what further steps would leave behind, or looks on at all of them."""
-        if not self.skipping or stream.keep or looked_at(stream.watch) or not concrete(spent.running):
+    def is_over(self, halting: Halting, context: Context) -> bool:
+        """Whether all tokens have halted, and neither a state nor an inspection needs further steps."""
+        if not self.skipping or context.keep or is_inspected(context.watch) or not concrete(halting.running):
             return False
-        return not bool(spent.running.any())
+        return not bool(halting.running.any())
 
-    def thought(self, state: Tensor, stream: Stream, walk: Walk, spent: Halting) -> tuple[Tensor, Halting]:
-        """sum_t p^t s^t, every step computed for all tokens; those that have halted keep their state."""
+    def averaged(self, state: Tensor, context: Context, past: States, step_input: StepInput, halting: Halting) -> Averaged:
+        """sum_t p^t s^t, every step computed for all tokens; halted tokens keep their state."""
         y, part = torch.zeros_like(state), self.part
+        states: list[BlockState] = [()] * self.steps
         for t in range(self.steps):
-            new = walk.through(self.blocks[0], walk.enter(state, t), t)
+            new, states[t] = self.run_block(self.blocks[0], step_input(state, t), context, past[t] if past else None, t)
             h = self.halting(new)
-            self.show(stream, t, h, spent)
-            state = torch.where(spent.running[..., None], new, state)
-            p, spent = spent.step(h, part.epsilon, last=t == self.steps - 1)
-            y = averaged(y, new, p)
-            if self.over(spent, stream):
+            self.show(context, t, h, halting)
+            state = torch.where(halting.running[..., None], new, state)
+            p, halting = halting.step(h, part.epsilon, last=t == self.steps - 1)
+            y = add_weighted(y, new, p)
+            if self.is_over(halting, context):
                 break
-        return y, spent
+        return y, halting, states
 
-    def interpolated(self, state: Tensor, stream: Stream, walk: Walk, spent: Halting) -> tuple[Tensor, Halting]:
-        """What E44 makes of the states of all steps; nobody stops being transformed as long as somebody is running."""
+    def interpolated(self, state: Tensor, context: Context, past: States, step_input: StepInput, halting: Halting) -> Averaged:
+        """E44 over the states of all steps; all tokens are transformed as long as one is running."""
         y = torch.zeros_like(state)
+        states: list[BlockState] = [()] * self.steps
         for t in range(self.steps):
-            x = walk.enter(state, t)
+            x = step_input(state, t)
             h = self.halting(x)
-            self.show(stream, t, h, spent)
-            state = walk.through(self.blocks[0], x, t)
-            p, spent = spent.step(h, self.part.epsilon, last=t == self.steps - 1, act="t2t")
-            y = averaged(y, state, p, "t2t")
-            if self.over(spent, stream):
+            self.show(context, t, h, halting)
+            state, states[t] = self.run_block(self.blocks[0], x, context, past[t] if past else None, t)
+            p, halting = halting.step(h, self.part.epsilon, last=t == self.steps - 1, act="t2t")
+            y = add_weighted(y, state, p, "t2t")
+            if self.is_over(halting, context):
                 break
-        return y, spent
+        return y, halting, states
 
-    def skipped(self, state: Tensor, stream: Stream, walk: Walk, spent: Halting) -> tuple[Tensor, Halting]:
-        """The same as `thought`, computed for those alone who have not halted, and for the rows that have such."""
-        out, done, batch = torch.zeros_like(state), spent, torch.arange(len(state), device=state.device)
-        part, block = self.part, self.blocks[0]
-        y = out
-        for t in range(self.steps):
-            alive = spent.running.any(dim=1)
-            inner = None if bool(alive.all()) else walk.rows(alive.nonzero()[:, 0])
-            if inner is not None:  # what is known of the rows that end here is put aside
-                out, done = out.to(y.dtype).index_copy(0, batch, y), done.put(batch, spent)
-                walk, batch, state, y = inner, batch[alive], state[alive], y[alive]
-                spent = spent.rows(alive.nonzero()[:, 0])
-                if not len(batch):
-                    return out, done
-            x = walk.enter(state, t)
-            active = spent.running
-            new = None if bool(active.all()) else walk.some(block, x, t, active)
-            if new is None:
-                new = walk.through(block, x, t)
-                h = self.halting(new)
-                state = torch.where(active[..., None], new, state)
-                p, spent = spent.step(h, part.epsilon, last=t == self.steps - 1)
-                y = averaged(y, new, p)
-            else:
-                h = torch.zeros_like(spent.total).masked_scatter_(active, self.halting(new).to(spent.total.dtype))
-                p, spent = spent.step(h, part.epsilon, last=t == self.steps - 1)
-                places = active.nonzero(as_tuple=True)
-                state = state.index_put(places, new.to(state.dtype))
-                y = y.index_put(places, p[places][:, None].to(y.dtype) * new.to(y.dtype), accumulate=True)
-        return out.to(y.dtype).index_copy(0, batch, y), done.put(batch, spent)
-
-    def show(self, stream: Stream, t: int, h: Tensor, spent: Halting) -> None:
-        """Shows whoever looks on the halting probabilities of a step, not a number where a token has halted before it."""
-        if stream.watch is not None:
-            stream.watch.note(HALTING, t, lambda: h.masked_fill(~spent.running, torch.nan))
+    def show(self, context: Context, t: int, h: Tensor, halting: Halting) -> None:
+        """Records the halting probabilities of a step, NaN where a token has halted before it."""
+        if context.watch is not None:
+            context.watch.note(HALTING, t, lambda: h.masked_fill(~halting.running, torch.nan))

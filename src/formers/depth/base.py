@@ -1,36 +1,28 @@
-"""The depth slot: how many blocks there are, and in which order a stream passes through them."""
+"""The depth slot: how many blocks there are, and in which order x passes through them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import replace
+from functools import partial
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from formers.core import Sizes, Slot, Stream
+from formers.attention.lsh.decisions import Decisions
+from formers.core import Context, Sizes, Slot
+from formers.core.allocator import release_memory
+from formers.core.context import norm
+from formers.core.state import LayerState
+from formers.depth.step_input import StepInput
+from formers.depth.taps import Taps
 
-
-class Walk(Protocol):
-    """One pass of a stream through a stack, of which the depth says how often and through which block it goes next."""
-
-    def enter(self, x: Tensor, t: int) -> Tensor:
-        """x (batch, length, dim) with what is added to it before depth step t, such as positions."""
-        ...
-
-    def through(self, block: nn.Module, x: Tensor, t: int) -> Tensor:
-        """What a block makes of x at depth step t, state included."""
-        ...
-
-    def some(self, block: nn.Module, x: Tensor, t: int, active: Tensor) -> Tensor | None:
-        """What a block makes of the tokens of x that are `active` (batch, length), (active tokens, dim); all of x may be looked at.
-
-        None where the block cannot leave tokens out. Tokens that are not active leave behind for a continuation what they would.
-        """
-        ...
-
-    def rows(self, kept: Tensor) -> Walk | None:
-        """The walk of the rows kept (n,) alone; None where the others are needed for a continuation."""
-        ...
+BlockState = tuple[LayerState | None, ...]
+"""What the sublayers of one block return for the continuation at one depth step."""
+States = tuple[BlockState, ...]
+RELEASE_EVERY = 8
+"""Freed memory is released after so many checkpointed blocks: what is kept lies scattered among it, and glibc would let it grow."""
 
 
 class DepthModule(nn.Module):
@@ -38,13 +30,28 @@ class DepthModule(nn.Module):
 
     blocks: nn.ModuleList
     steps: int
+    checkpointing: bool = False
+    """Whether only each block's input is kept for the backward pass, which computes the rest again."""
 
-    def forward(self, x: Tensor, stream: Stream, walk: Walk) -> Tensor:
-        """x (batch, length, dim) after the last step; extra losses go into stream.losses.
+    def forward(self, x: Tensor, context: Context, past: States, step_input: StepInput) -> tuple[Tensor, States]:
+        """x (batch, length, dim) after the last step, and the states of all steps; extra losses go into context.losses.
 
-        A step that was not taken leaves nothing behind for a continuation: whoever skips one must see to that.
+        A step that is left out has no state: leave steps out only where no state is wanted (`context.keep`).
         """
-        raise TypeError(f"{type(self).__name__} applies no blocks: define forward(x, stream, walk).")
+        raise TypeError(f"{type(self).__name__} applies no blocks: define forward(x, context, past, step_input).")
+
+    def run_block(self, block: nn.Module, x: Tensor, context: Context, past: BlockState | None, step: int) -> tuple[Tensor, BlockState]:
+        """x after a block at a depth step, with checkpointing, taps and inspection; and the block's state."""
+        if context.watch is not None:
+            context.watch.note("stream norm", step, partial(norm, x))
+        if self.checkpointing and torch.is_grad_enabled():
+            x, state = checkpointed(block, x, context, past, step)
+        else:
+            x, state = block(x, context, past, step)
+        taps = context.channel(Taps)
+        if taps is not None:
+            taps.note(step, x)
+        return x, state
 
 
 class Depth(Slot):
@@ -62,9 +69,26 @@ class Depth(Slot):
 
     @property
     def ponders(self) -> int | None:
-        """The most steps of a token that decides by itself how many it takes; None where all take the same."""
+        """The most steps of a token, where each token decides how many it takes; None where all take the same."""
         return None
 
     def build(self, block: Callable[[int], nn.Module], sizes: Sizes) -> DepthModule:
         """The module that holds the blocks, made by calling block(layer)."""
         raise TypeError(f"{type(self).__name__} builds no blocks: define build(block, sizes).")
+
+
+def checkpointed(block: nn.Module, x: Tensor, context: Context, past: BlockState | None, step: int) -> tuple[Tensor, BlockState]:
+    """x after a block, of which only the input is kept; the backward pass computes the rest again, with the same dropout."""
+    before: dict[str, Tensor] = dict(context.losses)
+    decisions = Decisions()
+
+    def through(x: Tensor) -> tuple[Tensor, BlockState, dict[str, Tensor]]:
+        if step % RELEASE_EVERY == 0 and x.device.type == "cpu" and not torch.compiler.is_compiling():
+            release_memory()
+        inside = replace(context, losses=dict(before)).with_channels(decisions)  # the second pass must not add its losses again
+        y, state = block(x, inside, past, step)
+        return y, state, inside.losses
+
+    y, state, losses = checkpoint(through, x, use_reentrant=False, preserve_rng_state=True)
+    context.losses.update(losses)
+    return y, state

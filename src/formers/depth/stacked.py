@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from formers.core import Sizes, Stream
-from formers.depth.base import Depth, DepthModule, Walk
+from formers.core import Context, Sizes
+from formers.depth.base import BlockState, Depth, DepthModule, States
+from formers.depth.step_input import StepInput
+from formers.depth.taps import Taps
 
 
 class Stacked(Depth):
@@ -53,8 +55,13 @@ class StackedBlocks(DepthModule):
         self.blocks = nn.ModuleList(blocks)
         self.steps = steps
 
-    def forward(self, x: Tensor, stream: Stream, walk: Walk) -> Tensor:
-        blocks = list(self.blocks)  # a list is asked for an element much faster than a ModuleList
+    def forward(self, x: Tensor, context: Context, past: States, step_input: StepInput) -> tuple[Tensor, States]:
+        blocks = list(self.blocks)  # indexing a ModuleList is slow
+        states: list[BlockState] = []
+        plain = not self.checkpointing and context.watch is None and Taps not in context.channels
         for t in range(self.steps):
-            x = walk.through(blocks[t % len(blocks)], walk.enter(x, t), t)  # E13, E14
-        return x
+            block, before = blocks[t % len(blocks)], past[t] if past else None
+            x = step_input(x, t)
+            x, state = block(x, context, before, t) if plain else self.run_block(block, x, context, before, t)  # E13, E14
+            states.append(state)
+        return x, tuple(states)

@@ -6,11 +6,9 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from formers.attention import Pondering
-from formers.attention.cells import Cell
 from formers.core import FormersError
-from formers.core.halting import Bias, Epsilon, Price
 from formers.depth import Stacked
+from formers.depth.halting import Bias, Epsilon, Price
 from formers.family.parts import residual
 from formers.feedforward import NoFeedForward
 from formers.heads import LanguageModel, Tag
@@ -18,6 +16,8 @@ from formers.memory import Carry, NoMemory
 from formers.model import Spec
 from formers.patterns import Causal
 from formers.position import NoPosition
+from formers.recurrent import Pondering
+from formers.recurrent.cells import Cell
 
 # The paper's four tasks (section 3), whose data say how many features and classes there are. It tries many time penalties between 1e-4
 # and 1e-1, summed over a row; this is one of them.

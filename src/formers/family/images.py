@@ -58,7 +58,7 @@ def on_images(
     conditioned on so many classes.
     """
     parts = image_parts(height, width, channels, levels, head, mixtures)
-    if spec.encoder is not None or not spec.head.writes:
+    if spec.encoder is not None or not spec.head.generates:
         raise FormersError(f"{spec.name or 'the spec'} does not predict one stream position by position: use a decoder for images.")
     if spec.length != parts["length"]:
         raise FormersError(

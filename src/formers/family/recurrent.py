@@ -6,8 +6,6 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from formers.attention import Recurrent
-from formers.attention.cells import Cell
 from formers.depth import Stacked
 from formers.family.parts import residual, words
 from formers.feedforward import NoFeedForward
@@ -15,6 +13,8 @@ from formers.memory import Carry
 from formers.model import Spec
 from formers.patterns import Causal
 from formers.position import NoPosition
+from formers.recurrent import Recurrent
+from formers.recurrent.cells import Cell
 
 # Zaremba et al. (2014), Penn Treebank, from memory: two layers of LSTM, dropout on all connections but the recurrent ones.
 MEDIUM: dict[str, Any] = {"cell": "lstm", "dim": 650, "layers": 2, "length": 35, "dropout": 0.5, "tied": False}

@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from formers.attention import Aligned, Recurrent
-from formers.attention.cells import Cell
 from formers.depth import Stacked
 from formers.feedforward import NoFeedForward
 from formers.heads import LanguageModel, NoHead
 from formers.model import Spec
 from formers.patterns import Causal, Full
 from formers.position import NoPosition
+from formers.recurrent import Aligned, Recurrent
+from formers.recurrent.cells import Cell
 from formers.residual import Bare
 
 # There is no preset: RNNsearch has embeddings of 620 beside 1,000 units, and a maxout before its softmax; one width is all there is here.

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from formers.core import FormersError
-from formers.core.halting import Bias, Epsilon, Price
 from formers.depth import Adaptive, Depth, Shared
+from formers.depth.halting import Bias, Epsilon, Price
 from formers.family.parts import position as positions
 from formers.family.parts import residual, tokens_or
 from formers.feedforward import Dense, SeparableConv

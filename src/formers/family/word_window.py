@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt
 
-from formers.attention import Window
 from formers.core import FormersError
 from formers.depth import Stacked
 from formers.family.parts import residual
@@ -15,6 +14,7 @@ from formers.heads import Classify, Head, LanguageModel, MaskedLM
 from formers.model import Spec
 from formers.patterns import Causal, Full
 from formers.position import NoPosition
+from formers.recurrent import Window
 
 TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 2e-3}}
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from pydantic import PositiveInt
 from torch import Tensor
 
-from formers.core import Sizes, Stream
-from formers.core.slices import by_slices
+from formers.core import Context, Sizes
+from formers.core.chunks import in_chunks
 from formers.feedforward.dense import Dense, DenseFeedForward, GatedFeedForward, Transition
 
 
@@ -37,8 +37,8 @@ class Sliced(Transition):
     chunk: int
     """How many tokens of every row at a time; who slices rows himself gives it no more than that."""
 
-    def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
-        return by_slices(self.compute, (x,), self.chunk, dim=1, draws=self.training and self.dropout > 0), None  # E96
+    def forward(self, x: Tensor, context: Context, past: None, step: int) -> tuple[Tensor, None]:
+        return in_chunks(self.compute, (x,), self.chunk, dim=1, draws=self.training and self.dropout > 0), None  # E96
 
 
 class SlicedDense(Sliced, DenseFeedForward):

@@ -17,7 +17,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.core import Sizes, Stream
+from formers.core import Context, Sizes
 from formers.core.initial import draw
 from formers.feedforward.base import FeedForward
 
@@ -52,7 +52,7 @@ class Transition(nn.Module):
         """y (batch, length, dim) of x (batch, length, dim)."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, stream: Stream, past: None, step: int) -> tuple[Tensor, None]:
+    def forward(self, x: Tensor, context: Context, past: None, step: int) -> tuple[Tensor, None]:
         """y (batch, length, dim); nothing is left behind."""
         return self.compute(x), None
 

@@ -22,9 +22,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.core import FormersError, Sizes, Stream, Tail
+from formers.core import Context, ConvMemory, FormersError, Sizes
 from formers.core.initial import draw, draw_filters
-from formers.core.stored import stored
+from formers.core.serialise import serialisable
 from formers.feedforward.base import FeedForward
 from formers.feedforward.dense import ACTIVATIONS, dropped
 
@@ -43,21 +43,21 @@ class SeparableConv(FeedForward):
         return SeparableConvTransition(sizes, self)
 
 
-@stored
+@serialisable
 @dataclass(frozen=True, eq=False)
-class Tails:
+class ConvMemories:
     """What both convolutions of a transition were given last."""
 
-    first: Tail
-    second: Tail
+    first: ConvMemory
+    second: ConvMemory
 
-    def reset(self, done: Tensor) -> Tails:
+    def reset(self, done: Tensor) -> ConvMemories:
         """The tails in which the rows marked in done (batch,) are zeros."""
-        return Tails(self.first.reset(done), self.second.reset(done))
+        return ConvMemories(self.first.reset(done), self.second.reset(done))
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Tails:
+    def map(self, change: Callable[[Tensor], Tensor]) -> ConvMemories:
         """The tails with each of their tensors, batch first, changed."""
-        return Tails(self.first.map(change), self.second.map(change))
+        return ConvMemories(self.first.map(change), self.second.map(change))
 
 
 class SeparableConvTransition(nn.Module):
@@ -74,14 +74,14 @@ class SeparableConvTransition(nn.Module):
             draw(module.pointwise.weight, law, gain)
             nn.init.zeros_(module.pointwise.bias)
 
-    def forward(self, x: Tensor, stream: Stream, past: Tails | None, step: int) -> tuple[Tensor, Tails | None]:
+    def forward(self, x: Tensor, context: Context, past: ConvMemories | None, step: int) -> tuple[Tensor, ConvMemories | None]:
         """y (batch, length, dim), and what a continuation needs."""
-        if past is not None and not isinstance(past, Tails):
+        if past is not None and not isinstance(past, ConvMemories):
             raise FormersError("the state has other sublayers than the model: it is of another; use initial_state.")
-        inner, first = self.into(x, stream, None if past is None else past.first)
+        inner, first = self.into(x, context, None if past is None else past.first)
         inner = dropped(ACTIVATIONS[self.activation](inner), self.dropout, self.training)
-        y, second = self.out(inner, stream, None if past is None else past.second)  # E104
-        return y, None if first is None or second is None else Tails(first, second)
+        y, second = self.out(inner, context, None if past is None else past.second)  # E104
+        return y, None if first is None or second is None else ConvMemories(first, second)
 
 
 class Separable(nn.Module):
@@ -93,18 +93,18 @@ class Separable(nn.Module):
         self.pointwise = nn.Linear(width, out)
         self.kernel, self.causal = kernel, causal
 
-    def forward(self, x: Tensor, stream: Stream, past: Tail | None) -> tuple[Tensor, Tail | None]:
+    def forward(self, x: Tensor, context: Context, past: ConvMemory | None) -> tuple[Tensor, ConvMemory | None]:
         """y (batch, length, out) of x (batch, length, width), and the last inputs, where the stream may go on."""
         others = self.kernel - 1
         if not self.causal:
-            if stream.valid is not None:
-                x = x.masked_fill(~stream.valid[:, :, None], 0)
+            if context.valid is not None:
+                x = x.masked_fill(~context.valid[:, :, None], 0)
             return self._convolve(F.pad(x, (0, 0, others // 2, others - others // 2))), None
-        if not stream.keep and past is None:
+        if not context.keep and past is None:
             return self._convolve(F.pad(x, (0, 0, others, 0))), None
-        before = Tail.blank(x, others) if past is None else past
-        both = before.before(x)
-        return self._convolve(both), before.moved(both, stream.valid) if stream.keep else None
+        before = ConvMemory.blank(x, others) if past is None else past
+        both = before.prepend_to(x)
+        return self._convolve(both), before.advanced(both, context.valid) if context.keep else None
 
     def _convolve(self, x: Tensor) -> Tensor:
         """y (batch, length, out) of x (batch, kernel - 1 + length, width)."""

@@ -34,7 +34,7 @@ def ends_of(model: Model, options: Options, texts: bool) -> Ends:
         raise FormersError(
             f"{model.spec.name or 'this model'} draws images, not text: use formers.sample_images, or `formers generate --out`."
         )
-    if not model.spec.head.writes:
+    if not model.spec.head.generates:
         head = type(model.spec.head).__name__
         raise FormersError(
             f"{model.spec.name or 'this model'} with the {head} head does not write text: use a language model, such as decoder, or an "

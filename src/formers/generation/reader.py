@@ -20,7 +20,7 @@ TOLD: WeakSet[Model] = WeakSet()
 
 def limit_of(model: Model) -> int | None:
     """How many tokens a model reads at the most before its window slides: the positions it has met, if these are absolute."""
-    return model.spec.position.met(model.spec.length) if model.spec.position.absolute else None
+    return model.spec.position.trained_positions(model.spec.length) if model.spec.position.absolute else None
 
 
 class Reader:
@@ -79,7 +79,7 @@ class Reader:
         sources = None if self.sources is None else [source for _, source in different if source is not None]
         reader = self.model.spec.encoder
         if sources and reader is not None and reader.position.absolute:
-            met = reader.position.met(reader.length)
+            met = reader.position.trained_positions(reader.length)
             if max(map(len, sources)) > met:
                 self._say("the source is longer than %d tokens, the length the model was trained on: it may not be understood", met)
         tokens, mask = pad(read)

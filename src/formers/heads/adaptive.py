@@ -27,7 +27,7 @@ from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
 from formers.core import FormersError, Sizes
-from formers.heads.base import Embeds, Head, HeadModule, check_targets, counted, mean, no_class, token_nats
+from formers.heads.base import Embeds, Head, HeadModule, check_targets, mask_targets, mean, target_error, token_cross_entropy
 
 FULL = 16_384
 """Up to so many words one softmax over all of them is as good."""
@@ -57,11 +57,11 @@ class AdaptiveSoftmax(Head):
         return cutoffs
 
     @property
-    def writes(self) -> bool:
+    def generates(self) -> bool:
         return True
 
     @property
-    def ties(self) -> bool:
+    def uses_embedding(self) -> bool:
         return self.tied or (self.division > 1 and self.tied_projections != "none")
 
     def narrowest(self, dim: int) -> int:
@@ -116,8 +116,8 @@ class AdaptiveHead(HeadModule):
         """The log-probabilities (batch, length, vocab) without targets; with targets their loss, and no logits."""
         if targets is None:
             return self.log_probabilities(hidden, embedding), {}
-        targets = counted(targets, mask)
-        return None, {"cross_entropy": mean(self.nats(hidden, embedding, targets), targets)}
+        targets = mask_targets(targets, mask)
+        return None, {"cross_entropy": mean(self.token_losses(hidden, embedding, targets), targets)}
 
     def log_probabilities(self, hidden: Tensor, embedding: Embeds) -> Tensor:
         """log p of every word, (..., vocab)."""
@@ -129,20 +129,20 @@ class AdaptiveHead(HeadModule):
             found.append(first[..., frequent + i - 1, None] + within)  # E55
         return torch.cat(found, dim=-1)
 
-    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
         check_targets(targets, hidden.shape[:-1])
         flat, goal = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
         first, frequent = goal, self.edges[1]
         for i, (start, stop) in enumerate(self.tails):
             first = first.masked_fill((goal >= start) & (goal < stop), frequent + i)
         try:
-            nats = token_nats(self._logits(0, flat, embedding), first)
+            nats = token_cross_entropy(self._logits(0, flat, embedding), first)
         except FormersError:
-            raise no_class(goal, self.edges[-1]) from None
+            raise target_error(goal, self.edges[-1]) from None
         for i, (start, stop) in enumerate(self.tails, 1):
-            rows = among(goal, start, stop, self.edges[-1])
+            rows = indices_between(goal, start, stop, self.edges[-1])
             # A cluster without targets is computed for no rows, so that its weights have a gradient of 0 and not none.
-            within = token_nats(self._logits(i, flat[rows], embedding), goal[rows] - start)
+            within = token_cross_entropy(self._logits(i, flat[rows], embedding), goal[rows] - start)
             nats = nats.index_add(0, rows, within.to(nats.dtype))  # E55
         return nats.view(targets.shape)
 
@@ -166,7 +166,7 @@ class AdaptiveHead(HeadModule):
         return F.linear(hidden, weight, bias)
 
 
-def among(words: Tensor, start: int, stop: int, vocab: int) -> Tensor:
+def indices_between(words: Tensor, start: int, stop: int, vocab: int) -> Tensor:
     """Which of words (n,) are numbered start ... stop-1: their places."""
     if not torch.compiler.is_compiling() and isinstance(words, FakeTensor):
         share = math.log(stop / max(start, 1)) / math.log(max(vocab, 2))  # Zipf's law: the r-th word is as frequent as 1/r

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from formers.core import IGNORED, FormersError, Sizes, Slot
 
 
-def counted(targets: Tensor, mask: Tensor | None) -> Tensor:
+def mask_targets(targets: Tensor, mask: Tensor | None) -> Tensor:
     """Targets (batch, length), or several at each position, -100 where mask (batch, length), if it fits, says that no token stands."""
     if mask is None or mask.shape != targets.shape[: mask.dim()]:
         return targets
@@ -45,7 +45,7 @@ class HeadModule(nn.Module):
         """The value (batch, length) of the state at each position, for agents; None where there is none."""
         return None
 
-    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
         """The loss (batch, length) of each target of hidden (batch, length, dim), 0 where it is -100."""
         raise FormersError(f"a {type(self).__name__} does not predict tokens one by one: use the head of a language model.")
 
@@ -68,17 +68,17 @@ class Head(Slot):
     """What a model is for."""
 
     @property
-    def streams(self) -> bool:
+    def per_position(self) -> bool:
         """Whether it answers at every position, so that a stream can be continued; not if it judges whole sequences."""
         return True
 
     @property
-    def writes(self) -> bool:
+    def generates(self) -> bool:
         """Whether it predicts the next token, so that the model can write."""
         return False
 
     @property
-    def ties(self) -> bool:
+    def uses_embedding(self) -> bool:
         """Whether it uses weights of the embedding, and so needs hidden states as wide as embedded tokens."""
         return False
 
@@ -87,9 +87,9 @@ class Head(Slot):
         """Whether training asks for the outputs of layers in between."""
         return False
 
-    def asked(self, batch: int, length: int) -> tuple[int, ...]:
+    def target_shape(self, batch: int, length: int) -> tuple[int, ...]:
         """The shape of the targets of `batch` rows of `length` positions."""
-        return (batch, length) if self.streams else (batch,)
+        return (batch, length) if self.per_position else (batch,)
 
     def tables(self, vocab: int, dim: int) -> tuple[tuple[int, int], ...]:
         """Words and width of each of the tables that embed the tokens, where these are not one table as wide as the stream."""
@@ -114,7 +114,7 @@ class NoHead(Head):
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """The mean of what `token_nats` gives over the targets that count."""
-    return mean(token_nats(logits, targets, smoothing), targets)
+    return mean(token_cross_entropy(logits, targets, smoothing), targets)
 
 
 def mean(nats: Tensor, targets: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def mean(nats: Tensor, targets: Tensor) -> Tensor:
     return nats.sum() / (targets != IGNORED).sum().clamp(min=1)
 
 
-def token_nats(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+def token_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """-sum_c t_c log p_c of each target, 0 where it is -100; t is one-hot, smoothed towards uniform.  E15"""
     check_targets(targets, logits.shape[:-1])
     flat, goal = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
@@ -131,7 +131,7 @@ def token_nats(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tenso
     try:
         nats = F.cross_entropy(flat, goal, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)  # E15
     except IndexError:
-        raise no_class(goal, flat.shape[-1]) from None
+        raise target_error(goal, flat.shape[-1]) from None
     return nats.view(targets.shape)
 
 
@@ -143,7 +143,7 @@ def check_targets(targets: Tensor, shape: Sequence[int]) -> None:
         )
 
 
-def no_class(targets: Tensor, classes: int) -> FormersError:
+def target_error(targets: Tensor, classes: int) -> FormersError:
     """The refusal of targets (n,) of which at least one is none of the classes."""
     wrong = targets[(targets != IGNORED) & ((targets < 0) | (targets >= classes))][0].item()
     return FormersError(f"target {wrong} is not a class: targets must be 0 ... {classes - 1}, or -100 to ignore.")

@@ -19,8 +19,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from formers.core import IGNORED
-from formers.core.slices import by_slices
-from formers.heads.base import check_targets, mean, no_class, token_nats
+from formers.core.chunks import in_chunks
+from formers.heads.base import check_targets, mean, target_error, token_cross_entropy
 
 
 def chunked_cross_entropy(
@@ -32,7 +32,7 @@ def chunked_cross_entropy(
     """
     check_targets(targets, hidden.shape[:-1])
     if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in (hidden, weight, bias)):
-        return mean(chunked_nats(hidden, weight, targets, scale, smoothing, chunk, bias), targets)
+        return mean(chunked_token_cross_entropy(hidden, weight, targets, scale, smoothing, chunk, bias), targets)
     device = hidden.device.type
     kind = hidden.dtype
     if torch.is_autocast_enabled(device) and kind != torch.float64:
@@ -42,16 +42,16 @@ def chunked_cross_entropy(
     return loss
 
 
-def chunked_nats(
+def chunked_token_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, smoothing: float, chunk: int, bias: Tensor | None = None
 ) -> Tensor:
     """What `token_nats` gives for targets (...), by slices."""
     check_targets(targets, hidden.shape[:-1])
 
     def nats(few: Tensor, goal: Tensor) -> Tensor:
-        return token_nats(scored(F.linear(few, weight), bias, scale), goal, smoothing)
+        return token_cross_entropy(scored(F.linear(few, weight), bias, scale), goal, smoothing)
 
-    return by_slices(nats, (hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)), chunk).view(targets.shape)
+    return in_chunks(nats, (hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)), chunk).view(targets.shape)
 
 
 def scored(products: Tensor, bias: Tensor | None, scale: float) -> Tensor:
@@ -124,7 +124,7 @@ def _nats(scores: Tensor, goal: Tensor, smoothing: float) -> Tensor:
     try:
         nats = F.nll_loss(scores, goal, ignore_index=IGNORED, reduction="none")
     except IndexError:
-        raise no_class(goal, scores.shape[-1]) from None
+        raise target_error(goal, scores.shape[-1]) from None
     if not smoothing:
         return nats
     return (1 - smoothing) * nats - smoothing * scores.mean(dim=-1).masked_fill(goal == IGNORED, 0.0)

@@ -21,7 +21,7 @@ class Classify(Head):
     pool: Literal["mean", "first", "last"] = "mean"
 
     @property
-    def streams(self) -> bool:
+    def per_position(self) -> bool:
         return False
 
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:

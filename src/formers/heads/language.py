@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import Sizes
-from formers.heads.base import Embeds, Head, HeadModule, counted, cross_entropy, token_nats
-from formers.heads.chunked import chunked_cross_entropy, chunked_nats, scored
+from formers.heads.base import Embeds, Head, HeadModule, cross_entropy, mask_targets, token_cross_entropy
+from formers.heads.chunked import chunked_cross_entropy, chunked_token_cross_entropy, scored
 
 
 class LanguageModel(Head):
@@ -34,11 +34,11 @@ class LanguageModel(Head):
     """Whether a learned number is added to the logit of each token, whether the matrix is tied or not."""
 
     @property
-    def writes(self) -> bool:
+    def generates(self) -> bool:
         return True
 
     @property
-    def ties(self) -> bool:
+    def uses_embedding(self) -> bool:
         return self.tied
 
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
@@ -53,7 +53,7 @@ class MaskedLM(LanguageModel):
     """The hidden tokens: targets are -100 except where the data loader masked the input."""
 
     @property
-    def writes(self) -> bool:
+    def generates(self) -> bool:
         return False
 
 
@@ -73,17 +73,17 @@ class TokenHead(HeadModule):
         """Logits (batch, length, vocab), and with targets their loss; with targets and a chunk the loss alone."""
         if targets is None:
             return self._logits(hidden, embedding), {}
-        targets, smoothing = counted(targets, mask), self.smoothing if self.training else 0.0
+        targets, smoothing = mask_targets(targets, mask), self.smoothing if self.training else 0.0
         if self.chunk is not None:
             loss = chunked_cross_entropy(hidden, self._table(embedding), targets, self.scale, smoothing, self.chunk, self.bias)
             return None, {"cross_entropy": loss}
         logits = self._logits(hidden, embedding)
         return logits, {"cross_entropy": cross_entropy(logits, targets, smoothing)}
 
-    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
         if self.chunk is not None:
-            return chunked_nats(hidden, self._table(embedding), targets, self.scale, 0.0, self.chunk, self.bias)
-        return token_nats(self._logits(hidden, embedding), targets)
+            return chunked_token_cross_entropy(hidden, self._table(embedding), targets, self.scale, 0.0, self.chunk, self.bias)
+        return token_cross_entropy(self._logits(hidden, embedding), targets)
 
     def _table(self, embedding: Embeds) -> Tensor:
         """The matrix (vocab, dim) that logits are made with."""

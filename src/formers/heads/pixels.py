@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from formers.core import IGNORED, Sizes
 from formers.core.compiler import concrete
-from formers.heads.base import Embeds, Head, HeadModule, check_targets, counted, cross_entropy, mean, no_class, token_nats
+from formers.heads.base import Embeds, Head, HeadModule, check_targets, cross_entropy, mask_targets, mean, target_error, token_cross_entropy
 from formers.heads.logistics import Logistics, numbers
 
 Levels = Annotated[int, Field(ge=2, le=65536)]
@@ -26,7 +26,7 @@ class PixelHead:
     """What the heads of images have in common: they predict the cell at each position of a generation order."""
 
     @property
-    def writes(self) -> bool:
+    def generates(self) -> bool:
         """Whether it predicts what comes next: it does."""
         return True
 
@@ -61,7 +61,7 @@ class PixelMixture(PixelHead, Head):
     bias: bool = False
     """Whether each number of the mixture has a bias."""
 
-    def asked(self, batch: int, length: int) -> tuple[int, ...]:
+    def target_shape(self, batch: int, length: int) -> tuple[int, ...]:
         return (batch, length, self.channels)
 
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
@@ -96,10 +96,10 @@ class CategoricalHead(_Projected):
     def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits (batch, cells, levels), and with targets their loss; targets at positions that are not real do not count."""
         logits = self.project(hidden)
-        return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, counted(targets, mask))}
+        return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, mask_targets(targets, mask))}
 
-    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
-        return token_nats(self.project(hidden), targets)
+    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+        return token_cross_entropy(self.project(hidden), targets)
 
 
 class MixtureHead(_Projected):
@@ -114,11 +114,11 @@ class MixtureHead(_Projected):
         given = self.project(hidden)
         if targets is None:
             return given, {}
-        targets = counted(targets, mask)
+        targets = mask_targets(targets, mask)
         whole = _whole(targets)
         return given, {"cross_entropy": mean(self._nats(given, targets), whole) / self.part.channels}
 
-    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
         """The loss (batch, pixels) of each whole pixel, 0 where it does not count."""
         return self._nats(self.project(hidden), targets)
 
@@ -130,7 +130,7 @@ class MixtureHead(_Projected):
         whole = _whole(targets)
         levels = targets.clamp(min=0)
         if concrete(targets) and bool(((targets >= part.levels) | ((targets < 0) & (targets != IGNORED))).any()):
-            raise no_class(targets.flatten(), part.levels)
+            raise target_error(targets.flatten(), part.levels)
         nats = Logistics.of(given, part.mixtures, part.channels).nats(levels, part.levels)
         return nats.masked_fill(whole == IGNORED, 0.0)
 

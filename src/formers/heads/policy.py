@@ -21,7 +21,7 @@ from typing_extensions import Self
 
 from formers.core import FormersError, Sizes
 from formers.core.initial import draw
-from formers.heads.base import Embeds, Head, HeadModule, counted, cross_entropy, token_nats
+from formers.heads.base import Embeds, Head, HeadModule, cross_entropy, mask_targets, token_cross_entropy
 
 SHUT = -1e9
 """The score of an action that cannot be taken."""
@@ -54,7 +54,7 @@ class PolicyValue(Head):
         """How many logits there are."""
         return sum(self.choices) if self.choices else 2 * len(self.low)
 
-    def asked(self, batch: int, length: int) -> tuple[int, ...]:
+    def target_shape(self, batch: int, length: int) -> tuple[int, ...]:
         return (batch, length) if len(self.choices) == 1 else (batch, length, len(self.choices) or len(self.low))
 
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
@@ -147,16 +147,16 @@ class PolicyValueHead(HeadModule):
         logits = self._logits(hidden)
         if targets is None:
             return logits, {}
-        return logits, {"cross_entropy": self._mean(logits, counted(targets, mask))}
+        return logits, {"cross_entropy": self._mean(logits, mask_targets(targets, mask))}
 
     def value(self, hidden: Tensor) -> Tensor:
         return self.worth(hidden)[..., 0]
 
-    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
         self._refuse_numbers()
         each = targets[..., None] if len(self.part.choices) == 1 else targets
         groups = torch.split(self._logits(hidden), list(self.part.choices), dim=-1)
-        return torch.stack([token_nats(group, each[..., i]) for i, group in enumerate(groups)]).sum(dim=0)
+        return torch.stack([token_cross_entropy(group, each[..., i]) for i, group in enumerate(groups)]).sum(dim=0)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         scores = self.out(hidden)  # E119

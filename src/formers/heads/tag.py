@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from formers.core import Sizes
-from formers.heads.base import Embeds, Head, HeadModule, counted, cross_entropy, token_nats
+from formers.heads.base import Embeds, Head, HeadModule, cross_entropy, mask_targets, token_cross_entropy
 
 
 class Tag(Head):
@@ -22,7 +22,7 @@ class Tag(Head):
     places: PositiveInt = 1
     """How many classes a position has; with 1 logits and targets have no dimension for it."""
 
-    def asked(self, batch: int, length: int) -> tuple[int, ...]:
+    def target_shape(self, batch: int, length: int) -> tuple[int, ...]:
         return (batch, length) if self.places == 1 else (batch, length, self.places)
 
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
@@ -40,10 +40,10 @@ class TagHead(HeadModule):
     def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits, and with targets their loss; targets at positions that are not real do not count."""
         logits = self._logits(hidden)
-        return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, counted(targets, mask))}
+        return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, mask_targets(targets, mask))}
 
-    def nats(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
-        return token_nats(self._logits(hidden), targets)
+    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+        return token_cross_entropy(self._logits(hidden), targets)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.out(hidden).unflatten(-1, self.shape)  # E106

@@ -44,7 +44,7 @@ class ObservationInput(LinearInput):
             self.into = nn.Linear(self.vector, sizes.dim)
         else:
             del self.into
-        self.eyes = nn.ModuleList([eye(image, sizes.dim) for image in part.images])
+        self.eyes = nn.ModuleList([image_encoder(image, sizes.dim) for image in part.images])
 
     def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         x = self.check(x).to(next(self.parameters()).dtype)
@@ -61,7 +61,7 @@ class ObservationInput(LinearInput):
         return whole
 
 
-def eye(image: tuple[int, int, int], dim: int) -> nn.Sequential:
+def image_encoder(image: tuple[int, int, int], dim: int) -> nn.Sequential:
     """A CNN from images (n, channels, height, width) to (n, dim)."""
     height, width, channels = image
     layers: list[nn.Module] = []

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from formers.core import Positions
 from formers.core.compiler import concrete
-from formers.heads.adaptive import among
+from formers.heads.adaptive import indices_between
 from formers.inputs.base import Input, InputModule, InputSizes, integers, out_of_range
 
 
@@ -48,7 +48,7 @@ class Lookup(InputModule):
         assert sizes.vocab is not None
         self.vocab, self.scale = sizes.vocab, sizes.scale
 
-    def look_up(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
         """The vectors (batch, length, dim) of tokens, unscaled."""
         raise TypeError(f"{type(self).__name__} embeds nothing: define look_up(tokens).")
 
@@ -58,7 +58,7 @@ class Lookup(InputModule):
     def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         x = self.check(x)
         try:
-            vectors = self.look_up(x)
+            vectors = self.embed(x)
         except IndexError:
             raise out_of_range(x, self.vocab) from None
         return vectors * self.scale if self.scale != 1.0 else vectors  # E18
@@ -75,7 +75,7 @@ class Embedding(Lookup):
         super().__init__(sizes)
         self.weight = nn.Parameter(torch.randn(self.vocab, sizes.dim) * (sizes.spread / self.scale))
 
-    def look_up(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.weight)
 
 
@@ -94,8 +94,8 @@ class FactEmbedding(Embedding):
     def check(self, x: Tensor) -> Tensor:
         return integers(x, (self.words,), f"(batch, facts, {self.words}), the words of each fact, 0 = no word")
 
-    def look_up(self, tokens: Tensor) -> Tensor:
-        words = super().look_up(tokens).masked_fill((tokens == 0)[..., None], 0.0)  # whatever the first row of the table holds
+    def embed(self, tokens: Tensor) -> Tensor:
+        words = super().embed(tokens).masked_fill((tokens == 0)[..., None], 0.0)  # whatever the first row of the table holds
         return (words * self.mask).sum(dim=2)  # E105
 
 
@@ -114,13 +114,13 @@ class AdaptiveEmbedding(Lookup):
         self.tables = nn.ParameterList([torch.randn(words, width) * (spread * width**-0.5) for words, width in sizes.tables])
         self.projections = nn.ParameterList([torch.randn(sizes.dim, width) * sizes.dim**-0.5 for _, width in sizes.tables])
 
-    def look_up(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
         flat = tokens.reshape(-1)
         if concrete(flat) and bool(((flat < 0) | (flat >= self.vocab)).any()):
             raise IndexError
         found = None
         for i, (table, projection) in enumerate(zip(self.tables, self.projections, strict=True)):
-            rows = among(flat, self.edges[i], self.edges[i + 1], self.vocab)
+            rows = indices_between(flat, self.edges[i], self.edges[i + 1], self.vocab)
             x = F.linear(F.embedding(flat[rows] - self.edges[i], table), projection)  # E56
             found = x.new_zeros(len(flat), x.shape[1]) if found is None else found
             found = found.index_add(0, rows, x)

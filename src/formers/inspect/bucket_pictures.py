@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from torch import Tensor
 
-from formers.attention.meetings import meetings
+from formers.attention.lsh.reference import meetings
 from formers.inspect.buckets import Buckets, Figures, Layer, figures, without_self
 from formers.inspect.fonts import drawable, fonts_for
 from formers.inspect.moved import Moved

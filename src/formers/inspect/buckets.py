@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from formers.attention import LSH
-from formers.attention.hashing import Hashed, in_order
-from formers.attention.meetings import Rules, meetings
+from formers.attention.lsh.hashing import Hashed, in_order
+from formers.attention.lsh.reference import Rules, meetings
 from formers.core import FormersError, Watch
 from formers.generation import tokenizer_of
 from formers.inspect.tokens import token_labels

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from formers.core import FormersError
 from formers.data import Bytes
+from formers.evaluation.protocol import is_text
 from formers.inspect.curves import Curve, Panel
-from formers.inspect.losses import token_nats
+from formers.inspect.losses import token_cross_entropy
 from formers.inspect.views import in_segments
 from formers.model import Model, Spec, evaluating
-from formers.training.protocol import is_text
 from formers.training.run import open_run
 
 Progress = Callable[[int, "int | None"], None]
@@ -111,7 +111,7 @@ def _last(model: Model, rows: Tensor) -> Tensor:
     for piece in pieces[:-1]:
         state = model(piece, state=model.initial_state(len(rows)) if state is None else state).state
     out = model(pieces[-1], state=state)
-    return token_nats(model, out.hidden[:, -1:], rows[:, -1:])[:, 0]
+    return token_cross_entropy(model, out.hidden[:, -1:], rows[:, -1:])[:, 0]
 
 
 def run_contexts(
@@ -158,7 +158,7 @@ def run_contexts(
 
 def _limit(spec: Spec) -> int | None:
     """The longest context that a model can read, where it has met no positions beyond."""
-    return spec.position.met(spec.length) if spec.position.absolute else None
+    return spec.position.trained_positions(spec.length) if spec.position.absolute else None
 
 
 def _sight(spec: Spec) -> int:

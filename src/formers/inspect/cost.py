@@ -20,8 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from formers.attention import blocked, distances, hashed
 from formers.attention.attend import Verdict
+from formers.attention.executors import blocked, distances
+from formers.attention.lsh import kernel as hashed
 from formers.core import FormersError, State, Watch
 from formers.core.content import fixed_weights
 from formers.heads import NoHead
@@ -182,7 +183,7 @@ def example(spec: Spec, batch: int, length: int) -> tuple[dict[str, Any], Tensor
     inputs = {"tokens": read(spec)} if spec.encoder is None else {"source": read(spec.encoder), "target": read(spec)}
     if isinstance(spec.head, NoHead):
         return inputs, None
-    return inputs, torch.zeros(spec.head.asked(batch, length), dtype=torch.long)
+    return inputs, torch.zeros(spec.head.target_shape(batch, length), dtype=torch.long)
 
 
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 from formers.core import Watch
-from formers.core.halting import HALTING, REMAINDER, STEPS
 from formers.data import Batches, Graded, StepGraded
 from formers.data.collate import Stories
 from formers.data.tasks import Exercised
+from formers.depth.halting import HALTING, REMAINDER, STEPS
+from formers.evaluation.evaluate import default_part, evaluate
+from formers.evaluation.exact_match import correctness
+from formers.evaluation.ponder import PonderMetrics
+from formers.evaluation.protocol import Protocol, apply_protocol
 from formers.inspect.ponder import Step, all_halting, by_step, refuse_plain, title_of
 from formers.model import Model, Output, Spec
 from formers.model.save import find, read_config
-from formers.training.evaluate import evaluate, held_out
-from formers.training.exact import marks
-from formers.training.pondering import Pondered
-from formers.training.protocol import Protocol, read_by
 from formers.training.run import open_run
 
 Progress = Callable[[int, "int | None"], None]
@@ -101,7 +101,7 @@ class Difficulty:
         )
 
 
-class Items(Pondered):
+class Items(PonderMetrics):
     """Keeps how long each item of the judged data thinks, and which of its targets are right."""
 
     def __init__(self, model: Model, batches: Batches, part: str, every_step: bool = False) -> None:
@@ -131,8 +131,8 @@ class Items(Pondered):
     def watch(self) -> Watch:
         return Watch(only=(STEPS, REMAINDER, *([HALTING] if self.every_step else [])))
 
-    def judge(self, batch: Mapping[str, Tensor], out: Output, watch: Watch) -> None:
-        super().judge(batch, out, watch)
+    def update(self, batch: Mapping[str, Tensor], out: Output, watch: Watch) -> None:
+        super().update(batch, out, watch)
         size = len(batch["targets"])
         self._answers(batch, out)
         for side in self.most:
@@ -152,7 +152,7 @@ class Items(Pondered):
         if self.by_step is None and self.by_row is None:
             return
         targets, here = batch["targets"], slice(self.rows, self.rows + len(batch["targets"]))
-        counted, symbol, hit = marks(self.model, targets, out, self.end)
+        counted, symbol, hit = correctness(self.model, targets, out, self.end)
         if self.by_step is not None:
             mask = batch.get("mask", torch.ones(targets.shape[:2], dtype=torch.bool))
             self.grades.append(self.by_step[here][:, : mask.shape[1]][mask])
@@ -221,10 +221,10 @@ def run_difficulty(
     refuse_plain(spec, spec.name or str(run))
     model, task, facts = open_run(run, data, part, checkpoint=checkpoint)
     own = Protocol(**facts.get("protocol") or {})
-    reading = read_by(own.in_passing(), model, task.batches)
-    where = part or held_out(reading.batches)
+    reading = apply_protocol(own.during_training(), model, task.batches)
+    where = part or default_part(reading.batches)
     items = Items(reading.model, reading.batches, where, every_step)
-    evaluate(reading.model, reading.batches, task.tokenizer, size, part=where, first=limit, progress=progress, pondered=items)
+    evaluate(reading.model, reading.batches, task.tokenizer, size, part=where, first=limit, progress=progress, ponder=items)
     return items.difficulties()
 
 

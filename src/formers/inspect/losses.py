@@ -17,10 +17,10 @@ from torch import Tensor
 
 from formers.core import IGNORED, FormersError, State
 from formers.data import Batches, Bytes, Streams
+from formers.evaluation.protocol import Protocol, apply_protocol, is_text
 from formers.heads.base import Embeds
 from formers.inspect.curves import Curve, Panel
 from formers.model import Model, evaluating
-from formers.training.protocol import Protocol, is_text, read_by
 from formers.training.run import open_run
 
 Progress = Callable[[int, "int | None"], None]
@@ -56,9 +56,9 @@ class Losses(NamedTuple):
         return float((self.values[start:stop] * counts).sum() / counts.sum())
 
 
-def token_nats(model: Model, hidden: Tensor, targets: Tensor) -> Tensor:
+def token_cross_entropy(model: Model, hidden: Tensor, targets: Tensor) -> Tensor:
     """The loss (batch, length) of every target by itself, in nats."""
-    return model.head.nats(hidden, cast(Embeds, model.embedding), targets)
+    return model.head.token_losses(hidden, cast(Embeds, model.embedding), targets)
 
 
 @torch.no_grad()
@@ -82,7 +82,7 @@ def losses_by_position(
             state = out.state if batches.continues and remembers else None
             if fresh is None or not bool(fresh.all()):
                 judged = targets != IGNORED
-                nats = token_nats(model, out.hidden, targets)
+                nats = token_cross_entropy(model, out.hidden, targets)
                 width = targets.shape[1]
                 sums[:width] += nats.double().masked_fill(~judged, 0.0).sum(dim=0).cpu()
                 counts[:width] += judged.sum(dim=0).cpu()
@@ -107,7 +107,7 @@ def run_losses(
     if not is_text(model.spec, task.batches):
         raise FormersError(f"{run} tells no next token of a text, and has no loss at a position of it: give a language model's run.")
     own = Protocol(**facts.get("protocol") or {})
-    reading = read_by(own.in_passing(), model, task.batches)
+    reading = apply_protocol(own.during_training(), model, task.batches)
     where, batches = part or "valid", reading.batches
     if isinstance(batches, Streams):
         count = len(task.batches.parts[where]) - 1

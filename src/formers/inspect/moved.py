@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from formers.attention.hashing import in_order
+from formers.attention.lsh.hashing import in_order
 from formers.core import FormersError
 from formers.core.random import generator
 from formers.inspect.buckets import Buckets, read

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from formers.core import FormersError, Watch
-from formers.core.halting import HALTING, REMAINDER, STEPS
 from formers.data import Tokenizer
 from formers.data.babi import story, told
+from formers.depth.halting import HALTING, REMAINDER, STEPS
 from formers.generation import tokenizer_of
 from formers.inspect.cost import counting
 from formers.inspect.tables import in_flops

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from formers.attention import LSH, Aligned, Attention, LowRank, Recurrent, SharedQK, Window
+from formers.attention import LSH, Attention, LowRank, SharedQK
 from formers.core import FormersError, Part, Raster
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
@@ -20,6 +20,7 @@ from formers.model.spec import Spec
 from formers.patterns import Causal, Full, Local, OrderedGrid, Pattern
 from formers.position import Axial, Coordinate, Grid, ImagePosition
 from formers.position.axial import near_square
+from formers.recurrent import Aligned, Recurrent, Window
 from formers.residual import Reversible
 from formers.score import DynamicSpan, FixedSpan, NoScore, Span
 
@@ -60,7 +61,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: f"the input {type(s.input).__name__} takes token ids, and features={s.features} are floats: give vocab, or use Features.",
     ),
     Refusal(
-        lambda s: s.fact is not None and (s.head.writes or isinstance(s.head, MaskedLM)),
+        lambda s: s.fact is not None and (s.head.generates or isinstance(s.head, MaskedLM)),
         lambda s: (
             f"a {type(s.head).__name__} head tells one token a position, and with fact={s.fact} a position is a sentence of several: "
             "use the Classify head (classes=...), or leave fact out."
@@ -82,7 +83,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: f"a PixelCategorical head predicts vocab levels, and features={s.features} has none: give vocab, or use PixelMixture.",
     ),
     Refusal(
-        lambda s: s.head.ties and not isinstance(s.input, Tokens | Facts),
+        lambda s: s.head.uses_embedding and not isinstance(s.input, Tokens | Facts),
         lambda s: (
             f"a tied {type(s.head).__name__} head shares the table of Tokens, and the input {type(s.input).__name__} has no such: "
             "use tied=False."
@@ -137,7 +138,7 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        lambda s: s.head.writes and not s.looks_back,
+        lambda s: s.head.generates and not s.looks_back,
         lambda s: (f"a language model over {_ahead(s)} would see the tokens it is to predict: use a causal pattern, or the MaskedLM head."),
     ),
     Refusal(
@@ -145,9 +146,9 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda s: f"{_grid(s)} does not match length={s.length}: leave out length, or height.",
     ),
     Refusal(
-        lambda s: isinstance(s.position, Axial) and s.position.places(s.length) < s.length,
+        lambda s: isinstance(s.position, Axial) and s.position.table_length(s.length) < s.length,
         lambda s: (
-            f"axial positions of shape={_axial(s).shape} are {_axial(s).places(s.length)}, fewer than length={s.length}: "
+            f"axial positions of shape={_axial(s).shape} are {_axial(s).table_length(s.length)}, fewer than length={s.length}: "
             f"give shape={near_square(s.length)}, leave shape out, or use a smaller length."
         ),
     ),
@@ -459,7 +460,7 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        lambda s: s.head.ties and s.width != s.dim,
+        lambda s: s.head.uses_embedding and s.width != s.dim,
         lambda s: (
             f"streams that end with ends=concat are {s.width} wide, and a tied head has the embedding's dim={s.dim}: "
             "use tied=False, or ends=mean."

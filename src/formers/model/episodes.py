@@ -11,13 +11,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from formers.attention import DotProduct, Recurrent
-from formers.core import FormersError, State, Stream
-from formers.core.episodes import follow
+from formers.attention import DotProduct
+from formers.core import Context, FormersError, State
+from formers.core.episodes import track_episodes
 from formers.depth import Adaptive
 from formers.feedforward import SeparableConv
 from formers.model.spec import Spec
 from formers.patterns import Causal, Local
+from formers.recurrent import Recurrent
 
 
 def obstacle(spec: Spec) -> str | None:
@@ -38,12 +39,14 @@ def obstacle(spec: Spec) -> str | None:
     return "its Adaptive depth looks at some tokens alone" if isinstance(spec.depth, Adaptive) else None
 
 
-def entering(spec: Spec, stream: Stream, ids: Tensor | None, state: State | None, mask: Tensor | None, batch: int, length: int) -> Stream:
+def entering(
+    spec: Spec, context: Context, ids: Tensor | None, state: State | None, mask: Tensor | None, batch: int, length: int
+) -> Context:
     """The stream with its episodes: those of ids (batch, length), or the one that the state is in; as it is where there are none."""
     before = None if state is None else state.episode
     if ids is None:
         if before is None:
-            return stream
+            return context
         ids = before[:, None].expand(batch, length)
     why = obstacle(spec)
     if why is not None:
@@ -54,11 +57,11 @@ def entering(spec: Spec, stream: Stream, ids: Tensor | None, state: State | None
         got = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
         raise FormersError(f"episodes are {got}: give integers of shape ({batch}, {length}), the id of each token's episode.")
     start = 0 if state is None or state.first is None else state.first
-    return replace(stream, episodes=follow(ids, stream.positions, before, start))
+    return replace(context, episodes=track_episodes(ids, context.positions, before, start))
 
 
-def leaving(stream: Stream, state: State | None) -> State | None:
+def leaving(context: Context, state: State | None) -> State | None:
     """The state behind a stream, in the episode of its last token."""
-    if state is None or stream.episodes is None:
+    if state is None or context.episodes is None:
         return state
-    return replace(state, episode=stream.episodes.ids[:, -1].clone(), first=stream.episodes.first[:, -1].clone())
+    return replace(state, episode=context.episodes.ids[:, -1].clone(), first=context.episodes.first[:, -1].clone())

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from formers.core import FormersError, Watch
-from formers.core.halting import HALTING, REMAINDER, STEPS
-from formers.core.stream import ENCODER, Compaction
+from formers.core.context import ENCODER, Compaction
+from formers.depth.halting import HALTING, REMAINDER, STEPS
 from formers.model.modes import evaluating
 
 if TYPE_CHECKING:

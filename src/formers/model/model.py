@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import register_dataclass
 
-from formers.core import FormersError, Index, Range, State, Stream, Watch, compact
-from formers.core.positions import EMPTY
-from formers.core.stream import Compaction
+from formers.core import Context, FormersError, Positions, State, Watch
+from formers.core.context import Compaction
 from formers.data.tokenize import Tokenizer
+from formers.depth.base import DepthModule, States
+from formers.depth.taps import Taps
 from formers.heads.base import AuxiliaryModule
 from formers.inputs import InputModule
 from formers.inputs.labels import LabelEmbedding
 from formers.model.episodes import entering, leaving
 from formers.model.inspection import ORDER, Inspection, inspect_pass, size_of
-from formers.model.room import Room
+from formers.model.max_length import MaxLength, check_rows
 from formers.model.spec import Spec
-from formers.model.stack import Past, Stack
+from formers.model.stack import Stack
+from formers.model.weights import current_name
 
 
 @dataclass
@@ -52,6 +55,25 @@ class Output:
 register_dataclass(Output)
 
 
+class Embeds:
+    """Takes the place of an embedding where embedded tokens (batch, length, dim) are given."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
+    def check(self, x: Tensor) -> Tensor:
+        """x itself; an error for another shape or type."""
+        wanted = f"floats of shape (batch, length, {self.dim})"
+        if not isinstance(x, Tensor):
+            raise FormersError(f"the embedded tokens are a {type(x).__name__}: give {wanted}.")
+        if x.dim() != 3 or x.shape[2] != self.dim or not x.is_floating_point():
+            raise FormersError(f"the embedded tokens are {x.dtype} of shape {tuple(x.shape)}: give {wanted}.")
+        return x
+
+    def __call__(self, x: Tensor, positions: Positions | None = None) -> Tensor:
+        return x
+
+
 class Model(nn.Module):
     """What every member is: an embedding, a head, and between them what its forward says; perhaps a tokenizer."""
 
@@ -60,13 +82,15 @@ class Model(nn.Module):
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(_read_old_names)  # type: ignore[no-untyped-call]
         self.spec = spec
         self.is_causal = spec.is_causal  # asked in every pass, where torch.compile cannot make the pattern of a layer
-        self.room = Room(spec)
+        self.room = MaxLength(spec)
         self.tokenizer: Tokenizer | None = None
         self.labels: tuple[str, ...] | None = None
         self.auxiliary = None
         self.embedding = spec.input.build(spec.input_sizes)
+        self.embeds = Embeds(spec.dim)
         self.label_embedding = None if spec.labels is None else LabelEmbedding(spec.labels, spec.dim, spec.spread)
         self.state_shape = spec.state_shape
         self.head = spec.head.build(spec.head_sizes, spec.vocab, spec.dim**-0.5 if spec.embedding_scale == "output" else 1.0)
@@ -101,7 +125,7 @@ class Model(nn.Module):
         A reversible stack keeps less than that anyhow, and is not changed by it.
         """
         for module in self.modules():
-            if isinstance(module, Stack):
+            if isinstance(module, DepthModule):
                 module.checkpointing = on
 
     def save_pretrained(self, path: str | Path) -> None:
@@ -119,40 +143,34 @@ class Model(nn.Module):
         mask: Tensor | None,
         state: State | None,
         watch: Watch | None = None,
-        embedding: InputModule | None = None,
-        room: Room | None = None,
-    ) -> tuple[Tensor, Stream, Compaction | None]:
+        embedding: InputModule | Embeds | None = None,
+        room: MaxLength | None = None,
+    ) -> tuple[Tensor, Context, Compaction | None]:
         """The embedded tokens or vectors, and their stream: their positions and which are real; padded rows are compacted first.
 
         embedding, room: those of the stack that reads them; the model's own unless given.
         """
         embedding = self.embedding if embedding is None else embedding
         given = embedding.check(given)
-        batch, length = given.shape[:2]
-        if length == 0:
-            raise FormersError("the model was given no tokens: give at least one.")
-        if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
-            raise FormersError(
-                f"mask is {mask.dtype} of shape {tuple(mask.shape)}: give bool of shape ({batch}, {length}), True = a real token."
-            )
+        check_rows(given, mask, "model")
         if state is not None:
-            self._check_state(state, batch)
+            self._check_state(state, given.shape[0])
         keep = self.is_causal and (state is not None or not torch.is_grad_enabled())
-        places, stop = (self.room if room is None else room).fit(given, mask, state)
-        past = None if state is None or state.empty else state
-        where = Range(self.spec.memory.origin, places) if past is None else past.places(places, given.device)
-        if mask is None:
-            where = Index(where.index, stop) if isinstance(where, Index) else where
-            return embedding(given, where), Stream(where, keep=keep, watch=watch), None
-        packed = compact(mask) if places == length else compact(mask).first(places)
+        given, where, packed = (self.room if room is None else room).place(given, mask, state, self.spec.memory.origin)
+        if packed is None:
+            return embedding(given, where), Context(where, keep=keep, watch=watch), None
         if watch is not None:
             watch.note(ORDER, 0, lambda: packed)
-        if past is not None:
-            where = Index(where.tensor(given.device).expand(batch, places).masked_fill(~packed.valid, EMPTY), stop)
         # Padding may hold anything: vectors of it become 0, so that no gradient meets what is no number.
-        given = packed.apply(given)
         x = embedding(packed.blank(given) if given.is_floating_point() else given, where)
-        return packed.blank(x), Stream(where, packed.valid, keep, watch=watch), packed
+        return packed.blank(x), Context(where, packed.valid, keep, watch=watch), packed
+
+    def given(self, tokens: Tensor | None, embeds: Tensor | None, names: str = "tokens and inputs_embeds") -> tuple[Tensor, Embeds | None]:
+        """The one of tokens and embedded tokens that is given, and what takes the place of the embedding for the latter."""
+        if (tokens is None) == (embeds is None):
+            found = "neither" if tokens is None else "both"
+            raise FormersError(f"the model was given {found} of {names}: give exactly one of them.")
+        return (tokens, None) if tokens is not None else (embeds, self.embeds)  # type: ignore[return-value]
 
     def labelled(self, x: Tensor, label: Tensor | None) -> Tensor:
         """Embedded rows x (batch, length, dim) with the vector of their class at every position, where the model is conditioned on one."""
@@ -162,32 +180,33 @@ class Model(nn.Module):
             raise FormersError("the model is not conditioned on classes: leave label out, or give its spec labels.")
         return x
 
-    def leave(self, stream: Stream, mask: Tensor | None, state: State | None, steps: Past, batch: int) -> State | None:
+    def leave(self, context: Context, mask: Tensor | None, state: State | None, steps: States, batch: int) -> State | None:
         """The state behind a stream."""
-        if not stream.keep:
+        if not context.keep:
             return None
         before = self._fresh(batch) if state is None else state
-        read = stream.positions.length if mask is None else mask.sum(dim=1)
-        return State(before.batch, steps, before.next + read, stream.positions.stop, before.origin, self.state_shape)
+        read = context.positions.length if mask is None else mask.sum(dim=1)
+        return State(before.batch, steps, before.next + read, context.positions.stop, before.origin, self.state_shape)
 
-    def tapped(self, stream: Stream, targets: Tensor | None, progress: float) -> Stream:
+    def tapped(self, context: Context, targets: Tensor | None, progress: float) -> Context:
         """The stream, asked for the outputs of the depth steps that losses of training need."""
         if self.auxiliary is None or targets is None or not self.training:
-            return stream
-        return replace(stream, tapped=self.auxiliary.taps(progress))
+            return context
+        return context.with_channels(Taps(self.auxiliary.taps(progress)))
 
     def finish(
         self,
         hidden: Tensor,
         targets: Tensor | None,
         mask: Tensor | None,
-        stream: Stream,
+        context: Context,
         packed: Compaction | None,
         state: State | None,
         progress: float,
     ) -> Output:
         """The output, from the last hidden states and what the stream has gathered; both are moved back to where tokens stood."""
-        taps = stream.taps
+        tapped = context.channel(Taps)
+        taps = {} if tapped is None else tapped.outputs
         if packed is not None:
             hidden, taps = packed.undo(hidden), {step: packed.undo(x) for step, x in taps.items()}
         logits, losses = self.head(hidden, self.embedding, targets, mask)
@@ -195,9 +214,9 @@ class Model(nn.Module):
             return Output(logits, None, {}, state, hidden, self.head.value(hidden))
         if self.auxiliary is not None and self.training:
             losses = {**losses, **self.auxiliary(hidden, taps, self.embedding, targets, mask, progress)}
-        losses = {**losses, **stream.losses}
+        losses = {**losses, **context.losses}
         total = torch.stack(list(losses.values())).sum() if losses else None
-        return Output(logits, total, losses, state, hidden, self.head.value(hidden), tuple(stream.losses))
+        return Output(logits, total, losses, state, hidden, self.head.value(hidden), tuple(context.losses))
 
     def _check_state(self, state: State, batch: int) -> None:
         if not isinstance(state, State):
@@ -219,6 +238,14 @@ class Model(nn.Module):
             )
 
 
+def _read_old_names(module: nn.Module, weights: dict[str, Any], prefix: str, *others: Any) -> None:
+    """Lets `load_state_dict` read weights under the names of earlier versions."""
+    for name in list(weights):
+        new = current_name(name)
+        if new != name:
+            weights[new] = weights.pop(name)
+
+
 def usable(state: State | None) -> State | None:
     """The state for a pass: with gradients on, tensors made in inference mode are copied, because a backward pass cannot save them."""
     if not isinstance(state, State) or not torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -238,11 +265,12 @@ class StackModel(Model):
 
     def forward(
         self,
-        tokens: Tensor,
+        tokens: Tensor | None = None,
         targets: Tensor | None = None,
         state: State | None = None,
         mask: Tensor | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
         label: Tensor | None = None,
         watch: Watch | None = None,
         progress: float = 0.0,
@@ -251,18 +279,23 @@ class StackModel(Model):
     ) -> Output:
         """Logits (batch, length, vocab), and with targets the loss; mask is True at real tokens; a watch looks on.
 
+        inputs_embeds: instead of tokens, what the embedding would return for them, (batch, length, dim); positions are still added.
         label: the class (batch,) of each row, where the spec has `labels`.
         progress: the share of the training that is done, by which losses of training alone may fade.
         update: the number of the training step, by which parts key what they draw anew at each.
         episodes: the id (batch, length) of each token's episode; no token sees another episode, in the row or in the state.
         """
         state = usable(state)
-        x, stream, packed = self.enter(tokens, mask, state, watch)
-        stream = entering(self.spec, stream, episodes, state, mask, *x.shape[:2])
-        stream = self.tapped(stream if update is None else replace(stream, update=update), targets, progress)
-        hidden, steps = self.stack(self.labelled(x, label), stream, () if state is None else state.steps)
-        left = leaving(stream, self.leave(stream, mask, state, steps, len(tokens)))
-        return self.finish(hidden, targets, mask, stream, packed, left, progress)
+        given, embedding = self.given(tokens, inputs_embeds)
+        x, context, packed = self.enter(given, mask, state, watch, embedding)
+        if episodes is not None or (state is not None and state.episode is not None):
+            context = entering(self.spec, context, episodes, state, mask, *x.shape[:2])
+        context = self.tapped(context if update is None else replace(context, update=update), targets, progress)
+        hidden, steps = self.stack(self.labelled(x, label), context, () if state is None else state.steps)
+        left = self.leave(context, mask, state, steps, len(given))
+        if context.episodes is not None:
+            left = leaving(context, left)
+        return self.finish(hidden, targets, mask, context, packed, left, progress)
 
     def inspect(
         self,

@@ -5,7 +5,7 @@ x_1 = x'_2 - D(x_2)                        undone, from what the half step gave:
 g_1 = g'_2,  g_2 = g'_1 + g'_2 dD/dx_2     gradients of its input, by those of its output
 
 The forward pass keeps the last two streams, and what is needed to run each D once more and get the same: the state of the random
-numbers, autocast, and what was decided (`Stream.decided`). The backward pass goes through the half steps in reverse. It computes D
+numbers, autocast, and what was decided (`Decisions`). The backward pass goes through the half steps in reverse. It computes D
 again from x_2, takes its gradient at once, and subtracts D to find x_1. The gradients of weights are returned as those of inputs, never
 written by a backward pass within: so DistributedDataParallel sees them as it does any other's, and weights that several steps
 share get their sum.
@@ -28,15 +28,16 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from formers.core import Source, Stream, Watch
-from formers.core.memory import give_back
-from formers.core.state import Entry
-from formers.core.stream import norm
+from formers.attention.lsh.decisions import Decisions
+from formers.core import Context, Source, Watch
+from formers.core.allocator import release_memory
+from formers.core.context import norm
+from formers.core.state import LayerState
 from formers.model.replay import Casting, Randomness, replaying
-from formers.residual.base import DropJoin
+from formers.residual.base import DropoutResidual
 
 if TYPE_CHECKING:
-    from formers.model.stack import Block
+    from formers.model.block import Block
 
 Ends = Callable[[Tensor, Tensor], Tensor]
 Pair = tuple[Tensor, Tensor]
@@ -44,44 +45,43 @@ TIDY = 8
 """After so many half steps freed memory is given back: gradients of weights lie scattered among it, and glibc would let it grow."""
 
 
-class Half(NamedTuple):
+class HalfStep(NamedTuple):
     """A half step: sublayer number `which` of a block at a depth step, and what it left behind before."""
 
     block: Block
     which: int
     step: int
-    past: Entry | None = None
+    past: LayerState | None = None
 
     @property
-    def modules(self) -> tuple[DropJoin, nn.Module]:
-        """The join and the sublayer."""
-        around, name = self.block.names[self.which]
-        join, sublayer = self.block._modules[around], self.block._modules[name]
-        assert isinstance(join, DropJoin)
-        assert sublayer is not None
-        return join, sublayer
+    def modules(self) -> tuple[DropoutResidual, nn.Module]:
+        """The residual connection and the sublayer."""
+        _, residual, sublayer = self.block.sublayers()[self.which]
+        assert isinstance(residual, DropoutResidual)
+        return residual, sublayer
 
     def slices(self, length: int) -> list[slice]:
         """The places that are computed at once."""
         chunk = getattr(self.modules[1], "chunk", None)
         return [slice(start, start + chunk) for start in range(0, length, chunk)] if chunk else [slice(0, length)]
 
-    def added(self, x: Tensor, stream: Stream, kind: torch.dtype) -> tuple[Tensor, Entry | None]:
+    def added(self, x: Tensor, context: Context, kind: torch.dtype) -> tuple[Tensor, LayerState | None]:
         """D(x), computed in a type, and what the sublayer leaves behind."""
-        y, entry = self.block.answer(self.which, x.to(kind), stream, self.past, self.step)
+        compute, *_ = self.block.sublayers()[self.which]
+        y, entry = compute(x.to(kind), context, self.past, self.step)
         return self.modules[0].dropped(y), entry
 
-    def joined(self, first: Tensor, second: Tensor, stream: Stream, kind: torch.dtype, free: bool) -> tuple[Tensor, Entry | None]:
+    def joined(self, first: Tensor, second: Tensor, context: Context, kind: torch.dtype, free: bool) -> tuple[Tensor, LayerState | None]:
         """x_1 + D(x_2), and what the sublayer leaves behind; free: all else that is computed is let go, slice by slice."""
         parts = self.slices(second.shape[1])
         if len(parts) == 1:
-            y, entry = self.added(leaf(second) if free else second, stream, kind)
+            y, entry = self.added(leaf(second) if free else second, context, kind)
             return first + (y.detach() if free else y), entry
-        watch = None if stream.watch is None else _Slices(stream.watch)
-        stream = replace(stream, watch=watch)
+        watch = None if context.watch is None else _Slices(context.watch)
+        context = replace(context, watch=watch)
         made = []
         for part in parts:
-            y, _ = self.added(leaf(second[:, part]) if free else second[:, part], stream, kind)
+            y, _ = self.added(leaf(second[:, part]) if free else second[:, part], context, kind)
             made.append(first[:, part] + (y.detach() if free else y))
             del y  # and all that it was made of, before the next slice
         if watch is not None:
@@ -107,61 +107,69 @@ class _Slices(Watch):
             self.outer.note(name, step, partial(torch.cat, parts, dim=1))
 
 
-def by_halves(
-    halves: Sequence[Half], x: Tensor, stream: Stream, weights: Sequence[Tensor], ends: Ends
-) -> tuple[Tensor, Tensor, list[Entry | None]]:
+def run_reversible(
+    halves: Sequence[HalfStep], x: Tensor, context: Context, weights: Sequence[Tensor], ends: Ends, other: Tensor | None = None
+) -> tuple[Tensor, Tensor, list[LayerState | None]]:
     """The two streams (batch, length, dim) that x becomes, and what each half step leaves behind; extra losses go into stream.losses.
 
     Where gradients are wanted, only the end of the way is kept for them; under torch.compile, which has a backward pass of its own, all
-    that it wants. `weights` are those of the stack, `ends` is how streams end, for whoever looks on.
+    that it wants. `weights` are those of the stack, `ends` is how streams end, for whoever looks on. `other` is the second stream at the
+    start, where it is not x too.
     """
     kind, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
+    other = None if other is None else other.to(x.dtype)
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        source = None if stream.source is None else stream.source.hidden
+        source = None if context.source is None else context.source.hidden
         learnt = [w for w in weights if w.requires_grad]
-        if learnt or x.requires_grad or (source is not None and source.requires_grad):
-            passage, left = Passage.of(halves, stream, kind, learnt), list[Entry | None]()
-            first, second, *costs = Reverse.apply(passage, stream, ends, left, x, source, *learnt)  # type: ignore[no-untyped-call]
-            add_up(stream.losses, dict(zip(passage.names, costs, strict=True)))
+        if learnt or any(t is not None and t.requires_grad for t in (x, other, source)):
+            passage, left = ReversiblePass.of(halves, context, kind, learnt), list[LayerState | None]()
+            first, second, *costs = ReversibleFunction.apply(passage, context, ends, left, x, other, source, *learnt)  # type: ignore[no-untyped-call]
+            add_up(context.losses, dict(zip(passage.names, costs, strict=True)))
             return first, second, left
-    inside = replace(stream, losses={})
-    first, second, left = through(halves, x, inside, kind, ends)
-    add_up(stream.losses, inside.losses)
+    inside = replace(context, losses={})
+    first, second, left = through(halves, x, inside, kind, ends, other=other)
+    add_up(context.losses, inside.losses)
     return first, second, left
 
 
 def through(
-    halves: Sequence[Half], x: Tensor, stream: Stream, kind: torch.dtype, ends: Ends, random: list[Randomness | None] | None = None
-) -> tuple[Tensor, Tensor, list[Entry | None]]:
+    halves: Sequence[HalfStep],
+    x: Tensor,
+    context: Context,
+    kind: torch.dtype,
+    ends: Ends,
+    random: list[Randomness | None] | None = None,
+    other: Tensor | None = None,
+) -> tuple[Tensor, Tensor, list[LayerState | None]]:
     """Both streams behind the last half step, and what each half step leaves behind; extra losses go into stream.losses.
 
     random: where the states of random numbers before each half step are gathered, so that it can be run again. What it computes is then
     let go; it is computed with gradients all the same, by the very code that the backward pass will run.
     """
-    first = second = x
-    left: list[Entry | None] = []
+    first, second = x, x if other is None else other
+    left: list[LayerState | None] = []
     for i, half in enumerate(halves):
-        if stream.watch is not None and half.which == 0:
-            stream.watch.note("stream norm", half.step, partial(_norm, ends, first, second))
-        inside = stream
+        if context.watch is not None and half.which == 0:
+            context.watch.note("stream norm", half.step, partial(_norm, ends, first, second))
+        inside = context
         if random is not None:
             random.append(Randomness.now(x) if any(m.training for part in half.modules for m in part.modules()) else None)
-            inside = replace(stream, losses={})
+            inside = replace(context, losses={})
             tidy(i, x)
         made, entry = half.joined(first, second, inside, kind, free=random is not None)
         first, second = second, made  # E95
         left.append(entry)
         if random is not None:
-            add_up(stream.losses, {name: loss.detach() for name, loss in inside.losses.items()})
+            add_up(context.losses, {name: loss.detach() for name, loss in inside.losses.items()})
     return first, second, left
 
 
 @dataclass(eq=False)
-class Passage:
+class ReversiblePass:
     """What the way back must know of the way through, beside tensors that were given or returned."""
 
-    halves: Sequence[Half]
-    stream: Stream
+    halves: Sequence[HalfStep]
+    context: Context
     """Without anything that hangs on the results: else these would keep themselves alive."""
     valid: Tensor | None
     """Which places of the source are real."""
@@ -174,43 +182,53 @@ class Passage:
     """Those of the extra losses, in the order in which they are returned."""
 
     @classmethod
-    def of(cls, halves: Sequence[Half], stream: Stream, kind: torch.dtype, weights: Sequence[Tensor]) -> Passage:
+    def of(cls, halves: Sequence[HalfStep], context: Context, kind: torch.dtype, weights: Sequence[Tensor]) -> ReversiblePass:
         """The passage that a stream begins."""
-        decided = {} if stream.decided is None else stream.decided
+        decisions = context.channel(Decisions)
         # `keep` stays: what a sublayer computes may depend on it, as the rotations of LSH do, and the way back computes the same again.
-        kept = replace(stream, losses={}, taps={}, watch=None, source=None, decided=decided)
-        return cls(halves, kept, None if stream.source is None else stream.source.valid, kind, weights)
+        kept = replace(context, losses={}, watch=None, source=None).with_channels(Decisions() if decisions is None else decisions)
+        return cls(halves, kept, None if context.source is None else context.source.valid, kind, weights)
 
-    def reading(self, stream: Stream, source: Tensor | None) -> Stream:
+    def reading(self, context: Context, source: Tensor | None) -> Context:
         """A stream over a source, with what has been decided and losses of its own."""
-        return replace(stream, losses={}, decided=self.stream.decided, source=None if source is None else Source(source, self.valid))
+        inside = replace(context, losses={}, source=None if source is None else Source(source, self.valid))
+        return inside.with_channels(self.context.channels[Decisions])
 
 
-class Reverse(torch.autograd.Function):
+class ReversibleFunction(torch.autograd.Function):
     """The whole way of both streams, of which the end is kept."""
 
     @staticmethod
     def forward(
-        ctx: Any, passage: Passage, stream: Stream, ends: Ends, left: list[Any], x: Tensor, source: Tensor | None, *weights: Tensor
+        ctx: Any,
+        passage: ReversiblePass,
+        context: Context,
+        ends: Ends,
+        left: list[Any],
+        x: Tensor,
+        other: Tensor | None,
+        source: Tensor | None,
+        *weights: Tensor,
     ) -> tuple[Tensor, ...]:
         """Both streams, and the extra losses."""
         read = None if source is None else source.detach().requires_grad_(source.requires_grad)
         passage.castings = Casting.now(x)
-        stream = passage.reading(stream, read)
+        context = passage.reading(context, read)
         with torch.enable_grad():
-            first, second, entries = through(passage.halves, x.detach(), stream, passage.kind, ends, passage.random)
+            start = None if other is None else other.detach()
+            first, second, entries = through(passage.halves, x.detach(), context, passage.kind, ends, passage.random, start)
         left.extend(entries)
-        passage.names = list(stream.losses)
-        ctx.passage = passage
+        passage.names = list(context.losses)
+        ctx.passage, ctx.two = passage, other is not None
         # The weights are read where they are. Saved, they are checked for having stayed what they were.
         ctx.save_for_backward(first, second, source, *weights)
-        return first, second, *stream.losses.values()
+        return first, second, *context.losses.values()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, first_slope: Tensor, second_slope: Tensor, *costs: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of x, of the source and of the weights."""
-        passage: Passage = ctx.passage
+        """The gradients of x, of the second stream, of the source and of the weights."""
+        passage: ReversiblePass = ctx.passage
         first, second, source, *_ = ctx.saved_tensors
         learns = source is not None and source.requires_grad
         read = leaf(source) if learns else source
@@ -224,14 +242,15 @@ class Reverse(torch.autograd.Function):
                 tidy(i, first)
                 streams, slopes = back.undo(half, streams, slopes)
         sums = [back.sums.get(i) for i in range(len(back.leaves))]
-        return None, None, None, None, slopes[0] + slopes[1], *([] if learns else [None]), *sums
+        begins = slopes if ctx.two else (slopes[0] + slopes[1], None)
+        return None, None, None, None, *begins, *([] if learns else [None]), *sums
 
 
 @dataclass(eq=False)
 class Back:
     """The way back: half steps are undone one by one, and the gradients of what they all share add up."""
 
-    passage: Passage
+    passage: ReversiblePass
     source: Tensor | None
     costs: dict[str, Tensor]
     """The gradients of the extra losses."""
@@ -245,7 +264,7 @@ class Back:
         # room at every half step, so that memory would grow with depth after all: theirs is taken before, side by side.
         self.room = [torch.empty_like(x) for x in self.leaves]
 
-    def undo(self, half: Half, streams: Pair, slopes: Pair) -> tuple[Pair, Pair]:
+    def undo(self, half: HalfStep, streams: Pair, slopes: Pair) -> tuple[Pair, Pair]:
         """What streams and their gradients were before a half step."""
         (second, made), (second_slope, slope) = streams, slopes
         firsts, seconds = [], []
@@ -255,15 +274,15 @@ class Back:
             seconds.append(second_slope[:, part] if found is None else second_slope[:, part] + found)
         return (_whole(firsts), second), (slope, _whole(seconds))
 
-    def _again(self, half: Half, x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _again(self, half: HalfStep, x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor | None]:
         """D(x) and its gradient by x, for the gradient `slope` of D(x); those of the leaves are added to their sums."""
         x = leaf(x)
         with torch.enable_grad():
             # Modules are given tensors that are no leaves: what counts FLOPs has hooks that autograd.grad does not run on leaves.
             source = None if self.source is None else self.source.view_as(self.source)
-            stream = self.passage.reading(self.passage.stream, source)
-            y, _ = half.added(x.view_as(x), stream, self.passage.kind)
-        ends = [(y, slope.to(y.dtype)), *((loss, self.costs[name]) for name, loss in stream.losses.items())]
+            context = self.passage.reading(self.passage.context, source)
+            y, _ = half.added(x.view_as(x), context, self.passage.kind)
+        ends = [(y, slope.to(y.dtype)), *((loss, self.costs[name]) for name, loss in context.losses.items())]
         ends = [(end, by) for end, by in ends if end.requires_grad]
         found = torch.autograd.grad([end for end, _ in ends], [x, *self.leaves], [by for _, by in ends], allow_unused=True)
         for i, gradient in enumerate(found[1:]):
@@ -286,7 +305,7 @@ def _norm(ends: Ends, first: Tensor, second: Tensor) -> Tensor:
 def tidy(i: int, x: Tensor) -> None:
     """Gives freed memory back to the system now and then: at half step i of streams like x, on a CPU."""
     if i and i % TIDY == 0 and x.device.type == "cpu":
-        give_back()
+        release_memory()
 
 
 def leaf(x: Tensor) -> Tensor:

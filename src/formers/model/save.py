@@ -20,8 +20,8 @@ from formers.model.check import check
 from formers.model.files import CHECKPOINTS, MANIFEST, TRAINING, best, fault, manifest, newest, to_json, write
 from formers.model.model import Model
 from formers.model.spec import Spec
-from formers.model.weights import mismatch
-from formers.residual.norm import NormJoin
+from formers.model.weights import current_names, mismatch
+from formers.residual.norm import NormResidual
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def _check_norms(model: Model) -> None:
         if epsilon is None:
             continue
         stack = model.get_submodule(side)
-        joins = {f"{name}.norm": part.norm for name, part in stack.named_modules() if isinstance(part, NormJoin)}
+        joins = {f"{name}.norm": part.norm for name, part in stack.named_modules() if isinstance(part, NormResidual)}
         for name, norm in {**joins, "final": stack.final}.items():
             if isinstance(norm, torch.nn.LayerNorm) and norm.eps != epsilon:
                 raise FormersError(
@@ -145,7 +145,7 @@ def load_weights(model: Model, folder: Path, assign: bool = False, but: str | No
     but: what the names of weights begin with that stay as they are.
     """
     try:
-        weights = load_file(folder / WEIGHTS, device="cpu")
+        weights = current_names(load_file(folder / WEIGHTS, device="cpu"))
     except FileNotFoundError:
         raise FormersError(
             f"{folder} has no {WEIGHTS}: the run has not saved yet, or is not one; give a folder that formers wrote."

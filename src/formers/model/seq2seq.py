@@ -7,12 +7,14 @@ from dataclasses import replace
 from torch import Tensor
 
 from formers.core import FormersError, Source, State, Watch
-from formers.core.stream import ENCODER
+from formers.core.context import ENCODER
 from formers.model.inspection import Inspection, inspect_pass, size_of
-from formers.model.model import Model, Output, usable
-from formers.model.room import Room
+from formers.model.max_length import MaxLength
+from formers.model.model import Embeds, Model, Output, usable
 from formers.model.spec import Spec
 from formers.model.stack import Stack
+from formers.position.offset import RandomStarts
+from formers.recurrent.final_states import FinalStates
 
 
 class Seq2Seq(Model):
@@ -23,44 +25,54 @@ class Seq2Seq(Model):
         assert spec.encoder is not None
         shared = spec.encoder.vocab is None and spec.encoder.features is None
         self.source_embedding = None if shared else spec.encoder.input.build(spec.encoder.input_sizes)
-        self.source_room = Room(spec.encoder)
+        self.source_room = MaxLength(spec.encoder)
+        self.source_embeds = Embeds(spec.encoder.dim)
         self.encoder = Stack(spec.encoder)
         self.stack = Stack(spec)
         self.auxiliary = spec.head.build_auxiliary(spec.head_sizes, spec.vocab)
 
     def encode(
         self,
-        source: Tensor,
+        source: Tensor | None,
         source_mask: Tensor | None = None,
         watch: Watch | None = None,
         update: int | None = None,
-        starts: dict[int, Tensor] | None = None,
+        starts: RandomStarts | None = None,
+        source_embeds: Tensor | None = None,
     ) -> tuple[Source, dict[str, Tensor]]:
         """The encoder's output over source (batch, n), real tokens first, and its extra losses, "encoder " before their names.
 
         Extra vectors of the encoder are not in it: what they have gathered the tokens have read, and a source's places stay its tokens.
-        Final states are, where the decoder begins with them: 0 of a source without a token, as after a reset. `starts` are as in `Stream`.
+        Final states are, where the decoder begins with them: 0 of a source without a token, as after a reset.
+        starts: the random starts of the pass.
+        source_embeds: instead of source, what its embedding would return, (batch, n, dim).
         """
-        read = self.embedding if self.source_embedding is None else self.source_embedding
+        given, embeds = self.given(source, source_embeds, "source and source_embeds")
+        read = self.source_embeds if embeds is not None else self.embedding if self.source_embedding is None else self.source_embedding
         inner = None if watch is None else watch.inside("encoder")
-        x, stream, _ = self.enter(source, source_mask, None, inner, read, self.source_room)
-        final: list[tuple[Tensor, ...]] | None = [] if self.spec.attention.reads_source else None
-        hidden, _ = self.encoder(x, replace(stream, keep=False, update=update, starts={} if starts is None else starts, final=final))
-        losses = {f"{ENCODER}{name}": loss for name, loss in stream.losses.items()}
-        if final and stream.valid is not None and self.encoder.extra is not None:
-            some = stream.valid.any(dim=1, keepdim=True)
-            final = [tuple(s.masked_fill(~some, 0) for s in states) for states in final]
-        return Source(hidden, stream.valid, tuple(final or ())), losses
+        x, context, _ = self.enter(given, source_mask, None, inner, read, self.source_room)
+        context = replace(context, keep=False, update=update).with_channels(RandomStarts() if starts is None else starts)
+        if self.spec.attention.reads_source:
+            context = context.with_channels(FinalStates())
+        hidden, _ = self.encoder(x, context)
+        losses = {f"{ENCODER}{name}": loss for name, loss in context.losses.items()}
+        final = context.channel(FinalStates) or FinalStates()
+        if final and context.valid is not None and self.encoder.extra is not None:
+            some = context.valid.any(dim=1, keepdim=True)
+            final = FinalStates(tuple(s.masked_fill(~some, 0) for s in states) for states in final)
+        return Source(hidden, context.valid, tuple(final)), losses
 
     def forward(
         self,
-        source: Tensor | None,
-        target: Tensor,
+        source: Tensor | None = None,
+        target: Tensor | None = None,
         targets: Tensor | None = None,
         source_mask: Tensor | None = None,
         mask: Tensor | None = None,
         state: State | None = None,
         *,
+        inputs_embeds: Tensor | None = None,
+        source_embeds: Tensor | None = None,
         label: Tensor | None = None,
         watch: Watch | None = None,
         progress: float = 0.0,
@@ -68,24 +80,30 @@ class Seq2Seq(Model):
     ) -> Output:
         """Logits (batch, length, vocab) of decoder inputs `target`, given `source`, which a state that has read one does not read again.
 
+        inputs_embeds, source_embeds: instead of target and source, what their embeddings would return, (batch, length, dim); positions are
+        still added.
         label: the class (batch,) of each row, where the decoder's spec has `labels`.
         progress: the share of the training that is done, by which losses of training alone may fade.
         update: the number of the training step, by which parts key what they draw anew at each.
         """
         state = usable(state)
+        given, embedding = self.given(target, inputs_embeds, "target and inputs_embeds")
         encoded: Source | None = None
         losses: dict[str, Tensor] = {}
-        starts: dict[int, Tensor] = {}
+        starts = RandomStarts()
+        if source is not None and source_embeds is not None:
+            raise FormersError("the model was given both of source and source_embeds: give exactly one of them.")
         if state is None or state.empty:
-            if source is None:
+            read = source if source_embeds is None else source_embeds
+            if read is None:
                 raise FormersError("there is no source, and no state that has read one: give source.")
-            if source.shape[0] != target.shape[0]:
-                raise FormersError(f"source has {source.shape[0]} rows and target {target.shape[0]}: give as many of each.")
-            encoded, losses = self.encode(source, source_mask, watch, update, starts)
-        x, stream, packed = self.enter(target, mask, state, watch)
-        stream = self.tapped(replace(stream, source=encoded, losses=losses, starts=starts, update=update), targets, progress)
-        hidden, steps = self.stack(self.labelled(x, label), stream, () if state is None else state.steps)
-        return self.finish(hidden, targets, mask, stream, packed, self.leave(stream, mask, state, steps, len(target)), progress)
+            if read.shape[0] != given.shape[0]:
+                raise FormersError(f"source has {read.shape[0]} rows and target {given.shape[0]}: give as many of each.")
+            encoded, losses = self.encode(source, source_mask, watch, update, starts, source_embeds)
+        x, context, packed = self.enter(given, mask, state, watch, embedding)
+        context = self.tapped(replace(context, source=encoded, losses=losses, update=update).with_channels(starts), targets, progress)
+        hidden, steps = self.stack(self.labelled(x, label), context, () if state is None else state.steps)
+        return self.finish(hidden, targets, mask, context, packed, self.leave(context, mask, state, steps, len(given)), progress)
 
     def inspect(
         self,

@@ -124,7 +124,7 @@ class Spec(Part):
 
         None where nothing of it ends.
         """
-        ends = [self.position.places(self.length) if self.position.bounded else None]
+        ends = [self.position.table_length(self.length) if self.position.bounded else None]
         ends += [None if pattern.room is None else pattern.room - self.extra for _, pattern in self.layers]
         ends += [attention.room(self.length) for attention, _ in self.layers]
         return min((end for end in ends if end is not None), default=None)
@@ -209,4 +209,4 @@ class Spec(Part):
     @property
     def is_causal(self) -> bool:
         """Whether no output depends on later tokens, so that the model can continue a stream."""
-        return self.looks_back and self.head.streams
+        return self.looks_back and self.head.per_position

@@ -1,15 +1,34 @@
-"""Weights by name, held against those that a model asks for."""
+"""Weights by name: names of earlier versions, and a comparison with those that a model needs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
+T = TypeVar("T")
+RENAMED = {
+    r"\bjoin_(attention|cross|feedforward)\.": r"residual_\1.",
+}
+"""Patterns of weight names in files of earlier versions, and the names now; weights and optimiser states are read through it."""
+
+
+def current_names(named: Mapping[str, T]) -> dict[str, T]:
+    """The same values under the names that weights have now."""
+    return {current_name(name): value for name, value in named.items()}
+
+
+def current_name(name: str) -> str:
+    """The name now of a weight of any version."""
+    for old, new in RENAMED.items():
+        name = re.sub(old, new, name)
+    return name
+
 
 class Mismatch(NamedTuple):
-    """A weight that is not there, not asked for, or of another shape."""
+    """A weight that is missing, unexpected, or of another shape."""
 
     name: str
     have: str

@@ -16,9 +16,9 @@ from pydantic import model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from formers.core import Comb, FormersError, Range, Slot
+from formers.core import FormersError, Range, Slot, StridedPositions
 from formers.core.compiler import concrete
-from formers.core.positions import Known, union
+from formers.core.positions import StaticPositions, union
 from formers.patterns.plan import Plan, Round, scan
 
 Integer = TypeVar("Integer", int, Tensor)
@@ -92,23 +92,23 @@ class Pattern(Slot):
         """A position before which no key is kept for queries from t on: what a cache may forget at once."""
         return 0
 
-    def covers_far(self, queries: Range, keys: Comb) -> bool:
+    def covers_far(self, queries: Range, keys: StridedPositions) -> bool:
         """Whether every query surely sees all of the teeth of a comb, decided on integers alone; False means "perhaps not"."""
         return False
 
-    def kept(self, t: int) -> Known:
+    def kept(self, t: int) -> StaticPositions:
         """The positions before t at which `keeps` is True, or a few more, as plain integers: what a decoding cache holds."""
         oldest = self.oldest(t)
         return Range(oldest, t - oldest)
 
-    def reads(self, t: int) -> Known | None:
+    def reads(self, t: int) -> StaticPositions | None:
         """The positions that a query at t sees, or a few more, as plain integers; None where that is all that is kept, or unknown."""
         return None
 
     @property
     def gaps(self) -> bool:
         """Whether `kept` may leave out positions between those that it holds, at any t."""
-        return isinstance(self.kept(FAR), Comb)
+        return isinstance(self.kept(FAR), StridedPositions)
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         """The pattern over positions 0 ... n-1 as rounds of disjoint pieces, which together are exactly the pattern."""
@@ -211,17 +211,17 @@ class Union(_Two):
     def covers(self, queries: Range, keys: Range) -> bool:
         return self.first.covers(queries, keys) or self.second.covers(queries, keys)
 
-    def covers_far(self, queries: Range, keys: Comb) -> bool:
+    def covers_far(self, queries: Range, keys: StridedPositions) -> bool:
         return self.first.covers_far(queries, keys) or self.second.covers_far(queries, keys)
 
-    def kept(self, t: int) -> Known:
+    def kept(self, t: int) -> StaticPositions:
         return union(self.first.kept(t), self.second.kept(t))
 
     @property
     def gaps(self) -> bool:
         return gaps_of_all((self.first, self.second))
 
-    def reads(self, t: int) -> Known | None:
+    def reads(self, t: int) -> StaticPositions | None:
         return all_read((self.first, self.second), t)
 
     def oldest(self, t: int) -> int:
@@ -259,20 +259,20 @@ class Intersection(_Two):
     def covers(self, queries: Range, keys: Range) -> bool:
         return self.first.covers(queries, keys) and self.second.covers(queries, keys)
 
-    def covers_far(self, queries: Range, keys: Comb) -> bool:
+    def covers_far(self, queries: Range, keys: StridedPositions) -> bool:
         return self.first.covers_far(queries, keys) and self.second.covers_far(queries, keys)
 
-    def kept(self, t: int) -> Known:
+    def kept(self, t: int) -> StaticPositions:
         return self._tighter(t)[0]
 
     @property
     def gaps(self) -> bool:
         return self.first.gaps or self.second.gaps  # which of the two `kept` follows depends on t
 
-    def reads(self, t: int) -> Known | None:
+    def reads(self, t: int) -> StaticPositions | None:
         return self._tighter(t)[1]
 
-    def _tighter(self, t: int) -> tuple[Known, Known | None]:
+    def _tighter(self, t: int) -> tuple[StaticPositions, StaticPositions | None]:
         """What the pattern that keeps less keeps and reads, from one of the two, so that what is read is kept."""
         one, other = ((pattern.kept(t), pattern.reads(t)) for pattern in (self.first, self.second))
         if one[0].length != other[0].length:
@@ -287,7 +287,7 @@ class Intersection(_Two):
         return min((r for r in (self.first.reach, self.second.reach) if r is not None), default=None)
 
 
-def all_read(patterns: Sequence[Pattern], t: int) -> Known | None:
+def all_read(patterns: Sequence[Pattern], t: int) -> StaticPositions | None:
     """The positions that a query at t sees by any of some patterns, or a few more; None as for one pattern."""
     known = [pattern.reads(t) for pattern in patterns]
     if all(reads is None for reads in known) or not all(pattern.is_causal for pattern in patterns):

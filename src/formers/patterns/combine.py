@@ -16,8 +16,8 @@ from pydantic import field_validator, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from formers.core import Comb, FormersError, Range
-from formers.core.positions import Known, union
+from formers.core import FormersError, Range, StridedPositions
+from formers.core.positions import StaticPositions, union
 from formers.patterns.base import Integer, Pattern, all_read, gaps_of_all, heads_in, least_room, refuse_other_heads
 from formers.patterns.plan import Plan
 
@@ -71,17 +71,17 @@ class _Several(Pattern):
     def covers(self, queries: Range, keys: Range) -> bool:
         return all(p.covers(queries, keys) for p in self.patterns)
 
-    def covers_far(self, queries: Range, keys: Comb) -> bool:
+    def covers_far(self, queries: Range, keys: StridedPositions) -> bool:
         return all(p.covers_far(queries, keys) for p in self.patterns)
 
-    def kept(self, t: int) -> Known:
+    def kept(self, t: int) -> StaticPositions:
         return reduce(union, (p.kept(t) for p in self.patterns))
 
     @property
     def gaps(self) -> bool:
         return gaps_of_all(self.patterns)
 
-    def reads(self, t: int) -> Known | None:
+    def reads(self, t: int) -> StaticPositions | None:
         return all_read(self.patterns, t)
 
     def oldest(self, t: int) -> int:

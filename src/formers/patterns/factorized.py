@@ -23,8 +23,8 @@ from pydantic import PositiveInt, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from formers.core import Comb, FormersError, Range
-from formers.core.positions import Known, comb
+from formers.core import FormersError, Range, StridedPositions
+from formers.core.positions import StaticPositions, strided_positions
 from formers.patterns.base import Integer, Pattern
 from formers.patterns.grid import Blocks
 from formers.patterns.local import Local
@@ -48,11 +48,11 @@ class Column(Pattern):
             return bool(self.allows(queries.start, keys.start))
         return self.stride == 1 and keys.stop - 1 <= queries.start
 
-    def covers_far(self, queries: Range, keys: Comb) -> bool:
+    def covers_far(self, queries: Range, keys: StridedPositions) -> bool:
         return _in_columns(self.stride, queries, keys)
 
-    def reads(self, t: int) -> Known:
-        return comb(t % self.stride, 1, self.stride, Range(t, 1))
+    def reads(self, t: int) -> StaticPositions:
+        return strided_positions(t % self.stride, 1, self.stride, Range(t, 1))
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         return _column(n, self.stride)
@@ -76,12 +76,12 @@ class Strided(Pattern):
         near = self.stride == 1 or queries.stop - 1 - keys.start < self.stride + (queries.length == 1)
         return near and keys.stop - 1 <= queries.start
 
-    def covers_far(self, queries: Range, keys: Comb) -> bool:
+    def covers_far(self, queries: Range, keys: StridedPositions) -> bool:
         return _in_columns(self.stride, queries, keys)
 
-    def reads(self, t: int) -> Known:
+    def reads(self, t: int) -> StaticPositions:
         first = max(0, t - self.stride + 1)
-        return comb(t % self.stride, 1, self.stride, Range(first, t + 1 - first))
+        return strided_positions(t % self.stride, 1, self.stride, Range(first, t + 1 - first))
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         return _strided(n, self.stride)
@@ -120,7 +120,7 @@ class _Summaries(Pattern):
     def by_head(self) -> bool:
         return self.subblocks > 1
 
-    def covers_far(self, queries: Range, keys: Comb) -> bool:
+    def covers_far(self, queries: Range, keys: StridedPositions) -> bool:
         before = keys.start + (keys.count - 1) * keys.period + keys.width - 1 <= queries.start
         return before and keys.period % self.stride == 0 and self._are_summaries(keys.start, keys.start + keys.width)
 
@@ -142,9 +142,9 @@ class _Summaries(Pattern):
         cell = start % self.stride
         return self.subblocks == 1 and cell >= self._first and cell + stop - start <= self.stride
 
-    def _with_summaries(self, near: Range) -> Known:
+    def _with_summaries(self, near: Range) -> StaticPositions:
         """The summaries, for any head, of the blocks that have begun before the keys that are near, and those."""
-        return comb(self._first, self.subblocks * self.summary, self.stride, near)
+        return strided_positions(self._first, self.subblocks * self.summary, self.stride, near)
 
 
 class Summary(_Summaries):
@@ -163,10 +163,10 @@ class Summary(_Summaries):
         own = queries.length == 1 and keys.stop - 1 == queries.start  # a query that stands alone sees itself
         return self._are_summaries(keys.start, keys.stop - own) and keys.stop - 1 <= queries.start
 
-    def kept(self, t: int) -> Known:
+    def kept(self, t: int) -> StaticPositions:
         return self._with_summaries(Range(t, 0))
 
-    def reads(self, t: int) -> Known:
+    def reads(self, t: int) -> StaticPositions:
         return self._with_summaries(Range(t, 1))
 
     def pieces(self, n: int, head: int = 0) -> Plan:
@@ -193,10 +193,10 @@ class Fixed(_Summaries):
         own = (queries.stop - 1) // self.stride * self.stride
         return self._are_summaries(keys.start, min(keys.stop, own)) and keys.stop - 1 <= queries.start
 
-    def kept(self, t: int) -> Known:
+    def kept(self, t: int) -> StaticPositions:
         return self._with_summaries(Range(t // self.stride * self.stride, t % self.stride))
 
-    def reads(self, t: int) -> Known:
+    def reads(self, t: int) -> StaticPositions:
         return self._with_summaries(Range(t // self.stride * self.stride, t % self.stride + 1))
 
     def pieces(self, n: int, head: int = 0) -> Plan:
@@ -213,7 +213,7 @@ class Fixed(_Summaries):
         )
 
 
-def _in_columns(stride: int, queries: Range, keys: Comb) -> bool:
+def _in_columns(stride: int, queries: Range, keys: StridedPositions) -> bool:
     """Whether all of a comb's teeth stand in the column of a query that stands alone."""
     before = keys.start + (keys.count - 1) * keys.period <= queries.start
     alone = queries.length == keys.width == 1

@@ -19,10 +19,10 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from formers.core import FormersError, Raster
-from formers.core.tables import kept
+from formers.core.tables import cached
 from formers.patterns.base import Integer, Pattern
 from formers.patterns.grid import LocalGrid
-from formers.patterns.plan import GROUP, Chosen, Numbers, Piece, Plan, Round
+from formers.patterns.plan import GROUP, Numbers, Piece, Plan, Round, SelectedPositions
 
 
 class OrderedGrid(Pattern):
@@ -82,7 +82,7 @@ class OrderedGrid(Pattern):
         return super().pieces(n, head) if n != self.room else _plan(self)
 
 
-@kept(32)
+@cached(32)
 def _pixels(grid: LocalGrid, channels: int) -> Tensor:
     """The row-major index of the pixel of every stream position (cells,)."""
     with torch.inference_mode(False):
@@ -111,6 +111,6 @@ def _plan(pattern: OrderedGrid) -> Plan:
                 alike[len(queries), first, len(memory)].append((queries, np.concatenate([memory, own[: first + len(queries)]])))
     pieces = []
     for (size, _, _), groups in alike.items():
-        asking, seen = (Chosen(np.stack(each), cells) for each in zip(*groups, strict=True))
+        asking, seen = (SelectedPositions(np.stack(each), cells) for each in zip(*groups, strict=True))
         pieces.append(Piece(asking, seen, np.tri(size * cells, dtype=bool)))
     return (Round(tuple(pieces)),)

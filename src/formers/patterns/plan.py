@@ -55,7 +55,7 @@ class Grid(NamedTuple):
         return self._replace(start=self.start + first * self.stride, size=count)
 
 
-class Chosen(NamedTuple):
+class SelectedPositions(NamedTuple):
     """Positions (groups, chosen * unit): for each group some blocks of `unit` positions, by number."""
 
     blocks: Numbers
@@ -71,12 +71,12 @@ class Chosen(NamedTuple):
         """How many positions a group has."""
         return self.blocks.shape[1] * self.unit
 
-    def part(self, first: int, count: int) -> Chosen:
+    def part(self, first: int, count: int) -> SelectedPositions:
         """The positions of `count` of its groups, from `first` on."""
         return self._replace(blocks=self.blocks[first : first + count])
 
 
-Where = Grid | Chosen
+Where = Grid | SelectedPositions
 
 
 class Piece(NamedTuple):
@@ -97,7 +97,7 @@ class Round(NamedTuple):
     """Pieces that share no query."""
 
     pieces: tuple[Piece, ...]
-    among: Chosen | None = None
+    among: SelectedPositions | None = None
     """One group of keys that are copied together first; the pieces then number the keys of the copy. None for all keys, as they stand."""
     by_keys: tuple[Piece, ...] | None = None
     """The same pairs in pieces whose keys do not overlap, for the backward pass: fewer sums then overlap. None where it is the same."""
@@ -188,7 +188,7 @@ def summaries(n: int, stride: int, summary: int, end: int) -> Plan:
             mask = own[:, None] > (np.arange(inside * summary) // summary)[None, :]
             keys = Grid(0, 1, (chunk + inside) * summary, n)
             pieces.append(Piece(Grid(start, 1, stop - start, n), keys, mask if inside else None))
-    return (Round(tuple(pieces), Chosen(among, unit)),) if pieces else ()
+    return (Round(tuple(pieces), SelectedPositions(among, unit)),) if pieces else ()
 
 
 def rectangle(queries: range, keys: range) -> tuple[Piece, ...]:
@@ -228,7 +228,10 @@ def of_blocks(seen: Iterable[tuple[int, Numbers]], n: int, size: int, first: int
 def _alike(found: dict[tuple[int, bytes], list[tuple[int, Numbers]]], size: int) -> Iterator[Piece]:
     """A piece for the blocks that see as many blocks through the same mask, by that number and the bytes of the mask."""
     for (_, mask), rows in found.items():
-        queries, keys = Chosen(np.array([[block] for block, _ in rows]), size), Chosen(np.stack([seen for _, seen in rows]), size)
+        queries, keys = (
+            SelectedPositions(np.array([[block] for block, _ in rows]), size),
+            SelectedPositions(np.stack([seen for _, seen in rows]), size),
+        )
         yield Piece(queries, keys, np.frombuffer(mask, dtype=bool).reshape(size, -1).copy() if mask else None)
 
 

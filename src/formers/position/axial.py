@@ -31,7 +31,7 @@ class Axial(Position):
     def bounded(self) -> bool:
         return True
 
-    def places(self, length: int) -> int:
+    def table_length(self, length: int) -> int:
         return math.prod(self.shape or near_square(length))
 
     def widths(self, dim: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ class PositionModule(nn.Module):
         """Where the tokens of this pass are said to stand, at all of its steps; `starts` is what the pass has drawn for that so far."""
         return positions
 
-    def alike(self, step: int, x: Tensor) -> Tensor | None:
+    def step_vector(self, step: int, x: Tensor) -> Tensor | None:
         """What it adds to every token of x alike at a step, (dim), if all else that it adds is the same at every step; None if not."""
         return None
 
@@ -37,7 +37,7 @@ class Position(Slot):
         """Whether the model has only ever seen positions below its training length, so that generation slides beyond it."""
         return True
 
-    def met(self, length: int) -> int:
+    def trained_positions(self, length: int) -> int:
         """How many positions a training on rows of a length meets; where they are absolute, no more can be read well."""
         return length
 
@@ -46,7 +46,7 @@ class Position(Slot):
         """Whether there is a table that ends, at the training length or not far behind it, so that nothing longer can be read at all."""
         return False
 
-    def places(self, length: int) -> int:
+    def table_length(self, length: int) -> int:
         """Where it is bounded, how many positions it has vectors for at a training length."""
         return length
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from formers.core import Positions, Range, Sizes
 from formers.position.base import Position, PositionModule
-from formers.position.offset import started
-from formers.position.sinusoidal import placed
+from formers.position.offset import random_start
+from formers.position.sinusoidal import sinusoids_at
 
 
 class Coordinate(Position):
@@ -40,7 +40,7 @@ class Coordinate(Position):
     def every_step(self) -> bool:
         return True
 
-    def met(self, length: int) -> int:
+    def trained_positions(self, length: int) -> int:
         return length + self.offset
 
     def build(self, sizes: Sizes) -> PositionModule:
@@ -58,17 +58,17 @@ class CoordinateModule(PositionModule):
 
     def shifted(self, positions: Positions, batch: int, device: torch.device, starts: dict[int, Tensor]) -> Positions:
         offset = self.part.offset
-        return started(positions, offset, batch, device, starts) if offset and self.training else positions
+        return random_start(positions, offset, batch, device, starts) if offset and self.training else positions
 
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
-        place = placed(positions, self.dim, x) if self.part.place == "sinusoidal" else None
+        place = sinusoids_at(positions, self.dim, x) if self.part.place == "sinusoidal" else None
         time = self._time(step, x)
         if place is None or time is None:
             signal = place if time is None else time
             return x if signal is None else x + signal
         return x + (place + time)  # E100
 
-    def alike(self, step: int, x: Tensor) -> Tensor:
+    def step_vector(self, step: int, x: Tensor) -> Tensor:
         """The vector of the step: places stay the same."""
         time = self._time(step, x)
         return x.new_zeros(self.dim) if time is None else time.view(self.dim)
@@ -77,4 +77,4 @@ class CoordinateModule(PositionModule):
         """The vector (dim) of a depth step, in the type of x."""
         if self.steps is not None:
             return self.steps[step].to(x.dtype)
-        return placed(Range(step + 1, 1), self.dim, x) if self.part.step == "sinusoidal" else None
+        return sinusoids_at(Range(step + 1, 1), self.dim, x) if self.part.step == "sinusoidal" else None

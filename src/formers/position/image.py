@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import FormersError, Positions, Range, Raster, Sizes
-from formers.core.tables import kept
+from formers.core.tables import cached
 from formers.position.base import Position, PositionModule
 
 
@@ -30,7 +30,7 @@ class ImagePosition(Position):
     def bounded(self) -> bool:
         return True
 
-    def places(self, length: int) -> int:
+    def table_length(self, length: int) -> int:
         return self.raster.cells
 
     def build(self, sizes: Sizes) -> PositionModule:
@@ -108,7 +108,7 @@ def waves(n: int, width: int, device: torch.device | None = None) -> Tensor:
     return F.pad(torch.cat([angle.sin(), angle.cos()], dim=1), (0, width - 2 * scales))
 
 
-@kept(16)
+@cached(16)
 def _places(raster: Raster, device: torch.device) -> tuple[Tensor, Tensor]:
     """The row of every position, and its column counted over channels, each (cells,)."""
     with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
@@ -116,7 +116,7 @@ def _places(raster: Raster, device: torch.device) -> tuple[Tensor, Tensor]:
         return row, column * raster.channels + channel
 
 
-@kept(16)
+@cached(16)
 def _table(raster: Raster, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The sines of every position (cells, dim)."""
     with torch.inference_mode(False):

@@ -15,11 +15,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from formers.core import Index, Positions
+from formers.core import ExplicitPositions, Positions
 
 
-def started(positions: Positions, offset: int, batch: int, device: torch.device, starts: dict[int, Tensor]) -> Positions:
+class RandomStarts(dict[int, Tensor]):
+    """A side channel of the forward context: the starts (batch, 1) that a pass has drawn, by offset; encoder and decoder share them."""
+
+
+def random_start(positions: Positions, offset: int, batch: int, device: torch.device, starts: dict[int, Tensor]) -> Positions:
     """Positions (batch, length) that begin anywhere in 0 ... offset; `starts` holds what this pass has drawn, by offset."""
     if offset not in starts:
         starts[offset] = torch.randint(offset + 1, (batch, 1), device=device)
-    return Index(positions.tensor(device) + starts[offset], positions.stop + offset)  # E101
+    return ExplicitPositions(positions.tensor(device) + starts[offset], positions.stop + offset)  # E101

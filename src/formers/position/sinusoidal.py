@@ -13,9 +13,9 @@ from pydantic import NonNegativeInt
 from torch import Tensor
 
 from formers.core import Positions, Range, Sizes
-from formers.core.tables import kept
+from formers.core.tables import cached
 from formers.position.base import Position, PositionModule
-from formers.position.offset import started
+from formers.position.offset import random_start
 
 
 class Sinusoidal(Position):
@@ -24,7 +24,7 @@ class Sinusoidal(Position):
     offset: NonNegativeInt = 0
     """In training, rows start at a random position up to this one."""
 
-    def met(self, length: int) -> int:
+    def trained_positions(self, length: int) -> int:
         return length + self.offset
 
     def build(self, sizes: Sizes) -> PositionModule:
@@ -39,13 +39,13 @@ class SinusoidalModule(PositionModule):
         self.dim, self.offset = dim, offset
 
     def shifted(self, positions: Positions, batch: int, device: torch.device, starts: dict[int, Tensor]) -> Positions:
-        return started(positions, self.offset, batch, device, starts) if self.offset and self.training else positions
+        return random_start(positions, self.offset, batch, device, starts) if self.offset and self.training else positions
 
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
-        return x + placed(positions, self.dim, x)
+        return x + sinusoids_at(positions, self.dim, x)
 
 
-def placed(positions: Positions, dim: int, like: Tensor) -> Tensor:
+def sinusoids_at(positions: Positions, dim: int, like: Tensor) -> Tensor:
     """PE (..., dim) of positions, in the type and on the device of a tensor: rows of a table that is made once."""
     if torch.compiler.is_compiling():
         return sinusoid(positions.tensor(like.device), dim).to(like.dtype)
@@ -63,7 +63,7 @@ def sinusoid(positions: Tensor, dim: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :dim]  # E7
 
 
-@kept(16)
+@cached(16)
 def _table(size: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
         return sinusoid(torch.arange(size, device=device), dim).to(dtype)

@@ -1,4 +1,4 @@
-"""The residual slot: what a sublayer is given of the stream x, and how its answer y joins x."""
+"""The residual slot: the norm before a sublayer F, and how its output y = F(prenorm(x)) is merged with x."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from torch import Tensor, nn
 from formers.core import Slot
 
 
-class Join(nn.Module):
-    """Around one sublayer: x' = leave(x, sublayer(enter(x)))."""
+class ResidualModule(nn.Module):
+    """The residual connection of one sublayer F: x' = merge(x, F(prenorm(x)))."""
 
-    def enter(self, x: Tensor) -> Tensor:
-        """What the sublayer is given."""
+    def prenorm(self, x: Tensor) -> Tensor:
+        """The input of the sublayer."""
         return x
 
     @property
-    def enters_as_it_is(self) -> bool:
-        """Whether the sublayer is given x itself."""
-        return type(self).enter is Join.enter
+    def has_prenorm(self) -> bool:
+        """Whether the input of the sublayer is not x itself."""
+        return type(self).prenorm is not ResidualModule.prenorm
 
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        """How its answer joins the stream."""
+    def merge(self, x: Tensor, y: Tensor) -> Tensor:
+        """The output of the residual connection, from its input x and the sublayer's output y."""
         return y
 
 
-class DropJoin(Join):
-    """A join that drops some of the sublayer's answer in training."""
+class DropoutResidual(ResidualModule):
+    """A residual connection with dropout on the sublayer's output."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
         self.drop = nn.Dropout(dropout)
 
     def dropped(self, y: Tensor) -> Tensor:
-        """Drop(y); y itself in evaluation, without the price of calling a module."""
+        """Drop(y); in evaluation y itself, without a call of the module."""
         return self.drop(y) if self.training else y
 
 
 class Residual(Slot):
-    """How a sublayer joins the stream."""
+    """How the output of a sublayer is added to its input."""
 
-    def build(self, dim: int, dropout: float) -> Join:
-        """The join around one sublayer."""
-        raise TypeError(f"{type(self).__name__} builds no join: define build(dim, dropout).")
+    def build(self, dim: int, dropout: float) -> ResidualModule:
+        """The residual connection of one sublayer."""
+        raise TypeError(f"{type(self).__name__} builds no module: define build(dim, dropout).")
 
     def build_final(self, dim: int) -> nn.Module:
         """The module between the last block and the head."""
@@ -59,12 +59,12 @@ class Residual(Slot):
 class Bare(Residual):
     """No residual connection and no norm (an ablation): x' = Drop(y)."""
 
-    def build(self, dim: int, dropout: float) -> Join:
-        return BareJoin(dropout)
+    def build(self, dim: int, dropout: float) -> ResidualModule:
+        return BareResidual(dropout)
 
 
-class BareJoin(DropJoin):
+class BareResidual(DropoutResidual):
     """x' = Drop(y)."""
 
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+    def merge(self, x: Tensor, y: Tensor) -> Tensor:
         return self.dropped(y)

@@ -29,8 +29,8 @@ from typing_extensions import Self
 
 from formers.core import FormersError
 from formers.core.initial import draw
-from formers.residual.base import Join, Residual
-from formers.residual.norm import EPSILON, NormJoin
+from formers.residual.base import Residual, ResidualModule
+from formers.residual.norm import EPSILON, NormResidual
 
 Kind = Literal["gru", "output", "input", "highway", "sigtanh", "sum"]
 BIASES: dict[Kind, float] = {"gru": 2.0, "output": 1.0, "highway": 1.0, "sigtanh": 1.0}
@@ -67,14 +67,14 @@ class Gated(Residual):
             raise FormersError(f"bias={self.bias} has no place in kind={self.gate!r}, which has no bias: leave it out, or use kind='gru'.")
         return self
 
-    def build(self, dim: int, dropout: float) -> Join:
+    def build(self, dim: int, dropout: float) -> ResidualModule:
         return GATES[self.gate](dim, dropout, self.epsilon, BIASES.get(self.gate, 0.0) if self.bias is None else self.bias)
 
     def build_final(self, dim: int) -> nn.Module:
         return nn.LayerNorm(dim, self.epsilon) if self.final else nn.Identity()
 
 
-class GatedJoin(NormJoin):
+class GatedResidual(NormResidual):
     """g(x, Drop(ReLU(y))), where y = F(LN(x)); with the sum as the gate."""
 
     matrices: tuple[tuple[str, int], ...] = ()
@@ -95,10 +95,10 @@ class GatedJoin(NormJoin):
         """Whether the gate has a bias."""
         return False
 
-    def enter(self, x: Tensor) -> Tensor:
+    def prenorm(self, x: Tensor) -> Tensor:
         return self.norm(x)
 
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+    def merge(self, x: Tensor, y: Tensor) -> Tensor:
         return self.gate(x, self.dropped(torch.relu(y)))  # E110
 
     def gate(self, x: Tensor, y: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class GatedJoin(NormJoin):
         return x + y  # E111
 
 
-class InputGate(GatedJoin):
+class InputGate(GatedResidual):
     """sigmoid(W x) * x + y."""
 
     w: Tensor
@@ -116,7 +116,7 @@ class InputGate(GatedJoin):
         return torch.sigmoid(F.linear(x, self.w)) * x + y  # E112
 
 
-class _Biased(GatedJoin):
+class _Biased(GatedResidual):
     """What the gates with a bias have in common."""
 
     @property
@@ -171,6 +171,6 @@ class GRUGate(_Biased):
         return (1 - z) * x + z * torch.tanh(wg + F.linear(r * x, self.u_g))  # E118
 
 
-GATES: dict[Kind, type[GatedJoin]] = {
-    "sum": GatedJoin, "input": InputGate, "output": OutputGate, "highway": HighwayGate, "sigtanh": SigTanhGate, "gru": GRUGate,
+GATES: dict[Kind, type[GatedResidual]] = {
+    "sum": GatedResidual, "input": InputGate, "output": OutputGate, "highway": HighwayGate, "sigtanh": SigTanhGate, "gru": GRUGate,
 }  # fmt: skip

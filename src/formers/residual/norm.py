@@ -22,7 +22,7 @@ from typing import Literal
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from formers.residual.base import DropJoin, Join, Residual
+from formers.residual.base import DropoutResidual, Residual, ResidualModule
 
 EPSILON = 1e-5
 """What every LayerNorm adds to the variance unless a spec says otherwise: torch's."""
@@ -45,8 +45,8 @@ class PostNorm(_Normed):
 
     final: bool = False
 
-    def build(self, dim: int, dropout: float) -> Join:
-        return PostNormJoin(dim, dropout, self.epsilon)
+    def build(self, dim: int, dropout: float) -> ResidualModule:
+        return PostNormResidual(dim, dropout, self.epsilon)
 
 
 class PreNorm(_Normed):
@@ -54,8 +54,8 @@ class PreNorm(_Normed):
 
     final: bool = True
 
-    def build(self, dim: int, dropout: float) -> Join:
-        return PreNormJoin(dim, dropout, self.epsilon)
+    def build(self, dim: int, dropout: float) -> ResidualModule:
+        return PreNormResidual(dim, dropout, self.epsilon)
 
     def gain(self, steps: int) -> float:
         return float((2 * steps) ** -0.5)
@@ -67,8 +67,8 @@ class Plain(Residual):
     of: Literal["pre", "post"] = "pre"
     """What the norm was taken from: output projections start as those of it."""
 
-    def build(self, dim: int, dropout: float) -> Join:
-        return PlainJoin(dropout)
+    def build(self, dim: int, dropout: float) -> ResidualModule:
+        return PlainResidual(dropout)
 
     def gain(self, steps: int) -> float:
         return WHOLE[self.of].gain(steps)
@@ -84,8 +84,8 @@ class NormOnly(Residual):
     final: bool | None = None
     """Whether there is a final norm; None: as where the sum was taken from."""
 
-    def build(self, dim: int, dropout: float) -> Join:
-        return (NormFirstJoin if self.of == "pre" else NormOnlyJoin)(dim, dropout, self.epsilon)
+    def build(self, dim: int, dropout: float) -> ResidualModule:
+        return (NormFirstResidual if self.of == "pre" else NormOnlyResidual)(dim, dropout, self.epsilon)
 
     def build_final(self, dim: int) -> nn.Module:
         whole = WHOLE[self.of]
@@ -98,7 +98,7 @@ class NormOnly(Residual):
 WHOLE: dict[str, _Normed] = {"pre": PreNorm(), "post": PostNorm()}
 
 
-class NormJoin(DropJoin):
+class NormResidual(DropoutResidual):
     """A join with a norm of its own."""
 
     def __init__(self, dim: int, dropout: float, epsilon: float = EPSILON) -> None:
@@ -106,39 +106,39 @@ class NormJoin(DropJoin):
         self.norm = nn.LayerNorm(dim, epsilon)
 
 
-class PostNormJoin(NormJoin):
+class PostNormResidual(NormResidual):
     """LN(x + Drop(y))."""
 
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+    def merge(self, x: Tensor, y: Tensor) -> Tensor:
         return self.norm(x + self.dropped(y))  # E11
 
 
-class PreNormJoin(NormJoin):
+class PreNormResidual(NormResidual):
     """x + Drop(y), where y = F(LN(x))."""
 
-    def enter(self, x: Tensor) -> Tensor:
+    def prenorm(self, x: Tensor) -> Tensor:
         return self.norm(x)
 
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+    def merge(self, x: Tensor, y: Tensor) -> Tensor:
         return x + self.dropped(y)  # E12
 
 
-class PlainJoin(DropJoin):
+class PlainResidual(DropoutResidual):
     """x + Drop(y)."""
 
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+    def merge(self, x: Tensor, y: Tensor) -> Tensor:
         return x + self.dropped(y)  # E160
 
 
-class NormOnlyJoin(NormJoin):
+class NormOnlyResidual(NormResidual):
     """LN(Drop(y))."""
 
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+    def merge(self, x: Tensor, y: Tensor) -> Tensor:
         return self.norm(self.dropped(y))  # E161
 
 
-class NormFirstJoin(PreNormJoin):
+class NormFirstResidual(PreNormResidual):
     """Drop(y), where y = F(LN(x))."""
 
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+    def merge(self, x: Tensor, y: Tensor) -> Tensor:
         return self.dropped(y)  # E162

@@ -16,8 +16,8 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from formers.residual.base import Join, Residual
-from formers.residual.norm import EPSILON, PreNorm, PreNormJoin
+from formers.residual.base import Residual, ResidualModule
+from formers.residual.norm import EPSILON, PreNorm, PreNormResidual
 
 
 class Reversible(Residual):
@@ -37,8 +37,8 @@ class Reversible(Residual):
     final: bool = True
     """Whether a LayerNorm stands between the last block and the head."""
 
-    def build(self, dim: int, dropout: float) -> Join:
-        return PreNormJoin(dim, dropout, self.epsilon)
+    def build(self, dim: int, dropout: float) -> ResidualModule:
+        return PreNormResidual(dim, dropout, self.epsilon)
 
     def build_final(self, dim: int) -> nn.Module:
         return nn.LayerNorm(self.width(dim), self.epsilon) if self.final else nn.Identity()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from formers.core import FormersError
 from formers.core.content import fixed_weights
-from formers.core.random import generator, key
+from formers.core.random import derive_seed, generator
 from formers.heads import PolicyValue
 from formers.model import Model
 from formers.model.modes import evaluating
@@ -75,7 +75,7 @@ def evaluate(
     assert isinstance(head, PolicyValue)
     n, dtype = environments.copies, next(model.parameters()).dtype
     quota = np.full(n, episodes // n) + (np.arange(n) < episodes % n)
-    fresh = key(seed, "evaluation")
+    fresh = derive_seed(seed, "evaluation")
     random = generator(seed, "evaluation")
     counts, totals, lengths = np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.int64)
     rows = np.arange(n)

@@ -30,7 +30,7 @@ from formers.rl.rollout import WINDOW, Collector
 from formers.rl.update import Learner
 from formers.training.checkpoint import restore
 from formers.training.distributed import ALONE, World
-from formers.training.loop import Diverged
+from formers.training.divergence import Diverged
 from formers.training.optim import optimizer
 from formers.training.precision import scaler
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from formers.core import FormersError
-from formers.core.random import generator, key
+from formers.core.random import derive_seed, generator
 from formers.heads import PolicyValue
 from formers.model import Model
 from formers.model.model import StackModel
@@ -56,7 +56,7 @@ def play(model: Model, environments: Environments, *, seed: int = 0, episode: in
     if environments.copies != 1:
         raise FormersError(f"an episode is played in one copy, and there are {environments.copies}: make the environment with copies=1.")
     played, state, random = Played(environments.name), model.initial_state(1), generator(seed, "play", episode)
-    seeds = episode_seeds(key(seed, "evaluation"), np.zeros(1, np.int64), np.full(1, episode, np.int64))
+    seeds = episode_seeds(derive_seed(seed, "evaluation"), np.zeros(1, np.int64), np.full(1, episode, np.int64))
     seen = environments.reset(np.ones(1, np.bool_), seeds)
     ids = torch.zeros(1, 1, dtype=torch.long)
     dtype = next(model.parameters()).dtype

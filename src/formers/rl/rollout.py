@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from formers.core import FormersError, Hidden, State
+from formers.core import FormersError, HiddenMemory, State
 from formers.core.content import fixed_weights
 from formers.core.random import generator
 from formers.heads import PolicyValue
@@ -189,4 +189,6 @@ class Collector:
 def settled(state: State) -> State:
     """A state as it would be read from a file: hidden states alone, whose keys are made anew, in memory of their own."""
     state = state.map(lambda t: t.contiguous().clone())
-    return replace(state, steps=tuple(tuple(replace(e, known=None) if isinstance(e, Hidden) else e for e in step) for step in state.steps))
+    return replace(
+        state, steps=tuple(tuple(replace(e, cached_kv=None) if isinstance(e, HiddenMemory) else e for e in step) for step in state.steps)
+    )

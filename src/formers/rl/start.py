@@ -33,11 +33,12 @@ from formers.rl.spaces import Box, Discrete, MultiDiscrete, Space, images, width
 from formers.training import checkpoint as checkpoints
 from formers.training.checkpoint import put_aside, sweep
 from formers.training.config import one_budget
+from formers.training.divergence import Diverged
 from formers.training.folder import FORMAT, beginning, begun, claimed, command, describe, read_facts, versions
 from formers.training.interrupts import Interrupts, terminable
 from formers.training.log import Log
-from formers.training.loop import Diverged
-from formers.training.run import SAVE_SECONDS, peak_memory
+from formers.training.trainer import SAVE_SECONDS
+from formers.training.validation import peak_memory
 
 log = logging.getLogger(__name__)
 

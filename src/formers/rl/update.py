@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from formers.core.random import generator, key
+from formers.core.random import derive_seed, generator
 from formers.heads import PolicyValue
 from formers.model import Model
 from formers.rl import ppo, vmpo
@@ -68,7 +68,7 @@ class Learner:
         told: list[dict[str, float]] = []
         count = len(segment.actions)
         pieces = min(settings.minibatches, count)
-        torch.manual_seed(key(settings.seed, "step", update))
+        torch.manual_seed(derive_seed(settings.seed, "step", update))
         for epoch in range(settings.epochs):
             order = torch.randperm(count, generator=generator(settings.seed, "order", update, epoch))
             for rows in order.tensor_split(pieces):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from formers.core import Positions, Sizes, Slot, Stream
+from formers.core import Context, Positions, Sizes, Slot
 from formers.score.distance import ByDistance
 
 
@@ -12,7 +12,7 @@ class ScoreModule(nn.Module):
     """Changes the attention scores scale * q k^T: through the queries, through a term that is added, or both."""
 
     def forward(
-        self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int
+        self, x: Tensor, q: Tensor, keys: Positions, context: Context, scale: float, step: int
     ) -> tuple[Tensor, Tensor | ByDistance | None]:
         """The queries to take the dot product with, and the term to add, already scaled, or None.
 
@@ -29,7 +29,7 @@ class ScoreModule(nn.Module):
         """
         return None
 
-    def furthest(self, step: int) -> int | None:
+    def max_reach(self, step: int) -> int | None:
         """The same for any weights that the module may get: a state keeps no older keys."""
         return self.reach(step)
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from formers.core import Positions
+from formers.core import Positions, Range
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,20 +46,41 @@ class ByDistance:
         level, ahead = (None if x is None else x.to(dtype) for x in (self.level, self.ahead))
         return replace(self, q=self.q.to(dtype), table=self.table.to(dtype), level=level, ahead=ahead)
 
-    def tensor(self) -> Tensor:
-        """The term (batch, heads, queries, keys)."""
-        by_distance = self.q @ self.table.mT
-        if self.level is not None:
-            by_distance = by_distance + self.level
-        fore = 0
-        if self.ahead is not None:
-            fore = self.ahead.shape[1]
-            by_distance = torch.cat([self.q @ self.ahead.flip(1).mT, by_distance], dim=-1)
-        device = self.q.device
+    def tensor(self, allowed: Tensor | None = None) -> Tensor:
+        """The term (batch, heads, queries, keys), minus infinity where `allowed`, which broadcasts to it, says no, too."""
+        shifted = self.shifted()
+        if shifted is not None and self.queries.length == 1:  # the newest token stands ahead of no key
+            return shifted if allowed is None else shifted.masked_fill(~allowed, float("-inf"))
+        device, fore = self.q.device, 0 if self.ahead is None else self.ahead.shape[1]
         distance = self.queries.tensor(device)[..., :, None] - self.keys.tensor(device)[..., None, :]
         if distance.dim() == 3:
             distance = distance[:, None]  # rows that stand at different positions: (batch, 1, queries, keys)
         there = (distance >= -fore) & (distance < self.reach)
+        found = self.gathered(distance, fore) if shifted is None else shifted
+        return found.masked_fill(~(there if allowed is None else there & allowed), float("-inf"))
+
+    def gathered(self, distance: Tensor, fore: int) -> Tensor:
+        """The term, of distances (queries, keys) or (batch, 1, queries, keys); what stands beyond the tables is not meant."""
+        by_distance = self.q @ self.table.mT
+        if self.level is not None:
+            by_distance = by_distance + self.level
+        if self.ahead is not None:
+            by_distance = torch.cat([self.q @ self.ahead.flip(1).mT, by_distance], dim=-1)
         shape = (*by_distance.shape[:3], distance.shape[-1])
-        found = by_distance.gather(3, (distance.clamp(-fore, self.reach - 1) + fore).expand(shape))
-        return found.masked_fill(~there, float("-inf"))
+        return by_distance.gather(3, (distance.clamp(-fore, self.reach - 1) + fore).expand(shape))
+
+    def shifted(self) -> Tensor | None:
+        """The term without a copy, where queries are the last of the keys; what stands ahead of a query is not meant. None elsewhere.
+
+        By distance, the furthest first, row i + 1 is row i moved by one place. With one column more than keys that is a view (E24).
+        """
+        queries, keys, n, m = self.queries, self.keys, self.queries.length, self.keys.length
+        if self.level is not None or self.ahead is not None or torch.compiler.is_compiling():
+            return None
+        if not (isinstance(queries, Range) and isinstance(keys, Range) and queries.stop == keys.stop and 0 < n <= m <= self.reach):
+            return None
+        table = self.table[:, :m].flip(1)
+        if n == 1:
+            return self.q @ table.mT
+        wide = self.q @ pad(table, (0, 0, 0, 1)).mT
+        return wide.flatten(2).narrow(2, n - 1, n * m).view(*wide.shape[:2], n, m)

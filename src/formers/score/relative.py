@@ -18,10 +18,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from formers.core import Positions, Sizes, Stream
+from formers.core import Context, Positions, Sizes
 from formers.core.initial import draw
 from formers.core.positions import distances, distances_ahead
-from formers.core.tables import derived, kept
+from formers.core.tables import cached, cached_table
 from formers.score.base import Score, ScoreModule
 from formers.score.distance import ByDistance
 
@@ -64,12 +64,14 @@ class RelativeScore(ScoreModule):
         else:
             self.__dict__["biases"] = common  # the stack's, which owns it
 
-    def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
-        queries, weight = stream.positions, self.r.weight
-        table = derived(weight, q.dtype, distances(queries, keys), self.table, ("back", self.clamp))
+    def forward(self, x: Tensor, q: Tensor, keys: Positions, context: Context, scale: float, step: int) -> tuple[Tensor, ByDistance]:
+        queries, weight = context.positions, self.r.weight
+        table = cached_table(weight, q.dtype, distances(queries, keys), self.table, ("back", self.clamp))
         ahead = None
         if not self.causal:
-            ahead = derived(weight, q.dtype, distances_ahead(queries, keys), partial(self.table, ahead=True), ("ahead", self.clamp))[:, 1:]
+            ahead = cached_table(weight, q.dtype, distances_ahead(queries, keys), partial(self.table, ahead=True), ("ahead", self.clamp))[
+                :, 1:
+            ]
         return q + self.biases.u_bias, ByDistance((q + self.biases.v_bias) * scale, table, None, queries, keys, ahead=ahead)  # E51
 
     def table(self, distances: int, ahead: bool = False) -> Tensor:
@@ -86,7 +88,7 @@ class RelativeScore(ScoreModule):
         return torch.cat([made, made[:, -1:].expand(-1, distances - far, -1)], dim=1)
 
 
-@kept(16)
+@cached(16)
 def _table(size: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
         return sinusoid(torch.arange(size, device=device), dim).to(dtype)

@@ -30,10 +30,10 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.core import Positions, Sizes, Stream
+from formers.core import Context, Positions, Sizes
 from formers.core.compiler import concrete
 from formers.core.positions import distances
-from formers.core.tables import derived
+from formers.core.tables import cached_table
 from formers.score.base import Score, ScoreModule
 from formers.score.distance import ByDistance
 
@@ -97,7 +97,7 @@ class PositionKeys(nn.Module):
 
     def table(self, distances: int, dtype: torch.dtype) -> Tensor:
         """p (1, distances, head_dim) of the distances 0, 1, ...; 0 of the own place."""
-        return derived(self.position_keys, dtype, distances, self.made)[:, :distances]
+        return cached_table(self.position_keys, dtype, distances, self.made)[:, :distances]
 
     def made(self, distances: int) -> Tensor:
         """The table of the first distances, of as many as there are."""
@@ -118,21 +118,21 @@ class FixedSpanScore(ScoreModule):
     def reach(self, step: int) -> int:
         return self.span + 1
 
-    def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
-        return q, self.term(q, keys, stream, scale, None, None)
+    def forward(self, x: Tensor, q: Tensor, keys: Positions, context: Context, scale: float, step: int) -> tuple[Tensor, ByDistance]:
+        return q, self.term(q, keys, context, scale, None, None)
 
     def term(
-        self, q: Tensor, keys: Positions, stream: Stream, scale: float, level: Tensor | None, reaches: tuple[int, ...] | None
+        self, q: Tensor, keys: Positions, context: Context, scale: float, level: Tensor | None, reaches: tuple[int, ...] | None
     ) -> ByDistance:
         """The term of the position keys and a level (..., distances), as far back as it goes."""
-        distances = self.distances(keys, stream, reaches) if level is None else level.shape[-1]
+        distances = self.distances(keys, context, reaches) if level is None else level.shape[-1]
         table = self.position.table(distances, q.dtype)
-        return ByDistance(q * scale, table, level, stream.positions, keys, reaches)  # E60
+        return ByDistance(q * scale, table, level, context.positions, keys, reaches)  # E60
 
-    def distances(self, keys: Positions, stream: Stream, reaches: tuple[int, ...] | None) -> int:
+    def distances(self, keys: Positions, context: Context, reaches: tuple[int, ...] | None) -> int:
         """The number of distances, from 0 on, that a query may see a key at."""
         furthest = self.span + 1 if reaches is None else max(reaches)
-        return min(furthest, distances(stream.positions, keys))
+        return min(furthest, distances(context.positions, keys))
 
 
 class SpanScore(FixedSpanScore):
@@ -145,32 +145,32 @@ class SpanScore(FixedSpanScore):
 
     def spans(self) -> Tensor:
         """z (heads,), in places, between 0 and S."""
-        bounded: Tensor = Bounded.apply(wide(self.share))  # type: ignore[no-untyped-call]
+        bounded: Tensor = Bounded.apply(at_least_float32(self.share))  # type: ignore[no-untyped-call]
         return self.span * bounded  # E63
 
     def reach(self, step: int) -> int:
         reaches = self.reaches()
         return self.span + 1 if reaches is None else min(-(-max(reaches) // GRAIN) * GRAIN, self.span + 1)
 
-    def furthest(self, step: int) -> int:
+    def max_reach(self, step: int) -> int:
         return self.span + 1
 
     def reaches(self) -> tuple[int, ...] | None:
         """By head, how many distances have a weight; None where weights cannot be read."""
         if not concrete(self.share):
             return None
-        return rounded((self.span * min(max(share, 0.0), 1.0) for share in self.share.tolist()), self.ramp, self.span)
+        return rounded_reaches((self.span * min(max(share, 0.0), 1.0) for share in self.share.tolist()), self.ramp, self.span)
 
-    def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
+    def forward(self, x: Tensor, q: Tensor, keys: Positions, context: Context, scale: float, step: int) -> tuple[Tensor, ByDistance]:
         z = self.spans()  # once: its gradient is bounded as a whole, what the penalty and what the scores ask for
         if self.penalty:
-            charge(stream, self.penalty * z.mean())  # E62
-        if stream.watch is not None:
-            stream.watch.note("span", step, lambda: z.detach())
+            add_span_loss(context, self.penalty * z.mean())  # E62
+        if context.watch is not None:
+            context.watch.note("span", step, lambda: z.detach())
         reaches = self.reaches()
-        distances = self.distances(keys, stream, reaches)
-        level = derived(self.share, q.dtype, distances, partial(self.level, z), (self.span, self.ramp))
-        return q, self.term(q, keys, stream, scale, level[None, :, None], reaches)
+        distances = self.distances(keys, context, reaches)
+        level = cached_table(self.share, q.dtype, distances, partial(self.level, z), (self.span, self.ramp))
+        return q, self.term(q, keys, context, scale, level[None, :, None], reaches)
 
     def level(self, z: Tensor, distances: int) -> Tensor:
         """log m (heads, distances) of the spans z (heads,)."""
@@ -208,19 +208,19 @@ class DynamicSpanScore(FixedSpanScore):
 
     def spans(self, x: Tensor) -> Tensor:
         """z (batch, heads, queries), in places, of x (batch, queries, dim)."""
-        return self.span * torch.sigmoid(wide(self.share(x))).transpose(1, 2)  # E64
+        return self.span * torch.sigmoid(at_least_float32(self.share(x))).transpose(1, 2)  # E64
 
-    def forward(self, x: Tensor, q: Tensor, keys: Positions, stream: Stream, scale: float, step: int) -> tuple[Tensor, ByDistance]:
+    def forward(self, x: Tensor, q: Tensor, keys: Positions, context: Context, scale: float, step: int) -> tuple[Tensor, ByDistance]:
         z = self.spans(x)
         if self.penalty:
-            charge(stream, self.penalty * mean_of_real(z, stream.valid))  # E62
-        if stream.watch is not None:
-            stream.watch.note("span by token", step, lambda: z.detach().transpose(1, 2))
+            add_span_loss(context, self.penalty * mean_of_real(z, context.valid))  # E62
+        if context.watch is not None:
+            context.watch.note("span by token", step, lambda: z.detach().transpose(1, 2))
         # The next tokens may look further back than these, so that `reach`, which says what is kept, stays the maximum.
-        reaches = rounded(z.detach().amax(dim=(0, 2)).tolist(), self.ramp, self.span) if concrete(z) else None
-        distances = self.distances(keys, stream, reaches)
+        reaches = rounded_reaches(z.detach().amax(dim=(0, 2)).tolist(), self.ramp, self.span) if concrete(z) else None
+        distances = self.distances(keys, context, reaches)
         level = logarithm(soft_mask(z, self.ramp, distances)).to(q.dtype)
-        return q, self.term(q, keys, stream, scale, level, reaches)
+        return q, self.term(q, keys, context, scale, level, reaches)
 
 
 def soft_mask(z: Tensor, ramp: int, distances: int) -> Tensor:
@@ -235,7 +235,7 @@ def logarithm(m: Tensor) -> Tensor:
     return m.masked_fill(shut, 1.0).log().masked_fill(shut, float("-inf"))
 
 
-def rounded(spans: Iterable[float], ramp: int, most: int) -> tuple[int, ...]:
+def rounded_reaches(spans: Iterable[float], ramp: int, most: int) -> tuple[int, ...]:
     """How many distances, from 0 on, have a weight under each span: m_z(x) > 0 where x < R + z; a multiple of FINE, or all of them."""
     wanted = (max(1, math.ceil(ramp + z)) if math.isfinite(z) else most + 1 for z in spans)
     return tuple(min(-(-n // FINE) * FINE, most + 1) for n in wanted)
@@ -248,11 +248,11 @@ def mean_of_real(z: Tensor, valid: Tensor | None) -> Tensor:
     return z.mean(dim=1).masked_fill(~valid, 0.0).sum() / valid.sum().clamp(min=1)
 
 
-def charge(stream: Stream, cost: Tensor) -> None:
+def add_span_loss(context: Context, cost: Tensor) -> None:
     """Adds to what the spans of all layers cost."""
-    stream.losses["span"] = stream.losses["span"] + cost if "span" in stream.losses else cost
+    context.losses["span"] = context.losses["span"] + cost if "span" in context.losses else cost
 
 
-def wide(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     """x in a type that tells thousands of places apart."""
     return x if x.dtype == torch.float64 else x.float()

@@ -25,7 +25,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from formers.core import FormersError, State
-from formers.core.stored import join_rows, pack, unpack
+from formers.core.serialise import join_rows, pack, unpack
 from formers.model import Model, Spec
 from formers.model.files import (
     BESIDE,
@@ -42,6 +42,7 @@ from formers.model.files import (
     write_through,
 )
 from formers.model.save import contents, load_weights, read_config
+from formers.model.weights import current_name
 from formers.training.distributed import World
 
 log = logging.getLogger(__name__)
@@ -222,7 +223,7 @@ def _restore_optimizer(folder: Path, loop: Saved) -> None:
     state: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         parameter, _, what = name.rpartition(":")
-        state.setdefault(parameter, {})[what] = value
+        state.setdefault(current_name(parameter), {})[what] = value
     names = {id(p): name for name, p in loop.model.named_parameters()}
     whole = loop.optimizer.state_dict()
     order = [names[id(p)] for group in loop.optimizer.param_groups for p in group["params"]]

@@ -89,7 +89,7 @@ def drawn(spec: Spec, data: str | Path, reading: Reading = Reading(), tokenizer:
     own = tokenizer_of(exercise, _specials(spec, exercise))
     if tokenizer is not None and tokenizer != own:
         raise FormersError(f"{data} has other characters than the model knows: train anew, or give a task of the same characters.")
-    room = spec.position.places(spec.length)
+    room = spec.position.table_length(spec.length)
     needed = longest(spec, exercise, "train", "valid")
     if spec.position.bounded and needed > room:
         raise FormersError(f"{data} has rows of up to {needed} tokens, more than length={spec.length}: use --set length={needed}.")
@@ -99,7 +99,7 @@ def drawn(spec: Spec, data: str | Path, reading: Reading = Reading(), tokenizer:
     elif isinstance(spec.head, Classify):
         batches = DrawnLabels(exercise, max(spec.length, longest(spec, exercise, "train", "valid", "test")), own)
     else:
-        batches = (Answers if spec.head.writes else Blanks)(exercise, own)
+        batches = (Answers if spec.head.generates else Blanks)(exercise, own)
     labels = exercise.labels if isinstance(spec.head, Classify) else None
     return Drawn(own, batches, exercise.about, mark(exercise), labels, written(exercise))
 
@@ -112,7 +112,7 @@ def longest(spec: Spec, exercise: Strings, *parts: str) -> int:
         return max(source, answer + 1)
     if isinstance(spec.head, Classify):
         return source
-    return source + 1 + answer + (0 if spec.head.writes else 1)  # the end is a blank, and a language model reads all but it
+    return source + 1 + answer + (0 if spec.head.generates else 1)  # the end is a blank, and a language model reads all but it
 
 
 def _vector_spec(member: str, data: str | Path, preset: str | None, options: dict[str, Any]) -> Spec:
@@ -138,7 +138,7 @@ def _specials(spec: Spec, exercise: Exercise) -> tuple[str, ...]:
     """The special tokens that the rows of an exercise need."""
     if spec.encoder is not None:
         return ("begin", "end")
-    if spec.head.writes:
+    if spec.head.generates:
         return ("end",)
     if isinstance(spec.head, MaskedLM):
         return ("end", "mask")

@@ -17,6 +17,7 @@ from formers.core.paths import given_path
 from formers.data import Reading
 from formers.data.labelled import is_labelled, open_labelled
 from formers.data.progress import silently
+from formers.evaluation.protocol import Protocol, is_text
 from formers.family.members import member as find_member
 from formers.heads import Classify, MaskedLM
 from formers.model import Model, Spec, build
@@ -31,10 +32,8 @@ from formers.training.folder import FORMAT, RUN, YAML, beginning, begun, claimed
 from formers.training.images import IMAGE_OPTIONS
 from formers.training.interrupts import Interrupts, terminable
 from formers.training.log import Log
-from formers.training.loop import Loop
-from formers.training.protocol import Protocol, is_text
-from formers.training.run import finish, run, save
 from formers.training.task import DATA, Task, prepare, task_of
+from formers.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -101,20 +100,20 @@ def train(
         protocol = find_member(member).evaluation.get(preset or "", {})
         if from_run is not None and (Path(from_run) / RUN).exists():
             protocol = read_facts(Path(from_run)).get("protocol") or {}
-        task = judged_as(task, protocol)
+        task = with_protocol(task, protocol)
         torch.manual_seed(seed)
-        loop = Loop(new_model(task, where), task, chosen, place)
+        trainer = Trainer(new_model(task, where), task, chosen, place)
         if from_run is not None:
-            load_weights(loop.model, find(Path(from_run)), but="head." if isinstance(task.spec.head, Classify) else None)
+            load_weights(trainer.model, find(Path(from_run)), but="head." if isinstance(task.spec.head, Classify) else None)
         facts = {
             "format": FORMAT, "member": member, "preset": preset, "data": task.source, "about": task.about, "fingerprint": task.fingerprint,
             "reading": dict(reading), "sizes": sizes, "settings": dict(chosen), "protocol": dict(task.protocol),
-            "spec": task.spec.model_dump(mode="json"), "parameters": loop.model.parameter_count(), "device": str(where),
+            "spec": task.spec.model_dump(mode="json"), "parameters": trainer.model.parameter_count(), "device": str(where),
             "from": None if from_run is None else str(Path(from_run).resolve()), "processes": place.size,
             "versions": versions(), "command": command(), "track": track, "finished": False,
             "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }  # fmt: skip
-        return _go(loop, folder, facts, quiet, None, start)
+        return _go(trainer, folder, facts, quiet, None, start)
 
 
 def resume(
@@ -143,17 +142,17 @@ def resume(
                 f"or begin a new run with --from {folder}."
             )
         torch.manual_seed(chosen.seed)
-        loop = Loop(new_model(task, where), task, chosen, place)
-        keep = restore(found, loop)
-        if (steps is not None and loop.step > steps) or (minutes is not None and loop.seconds > 60 * minutes):
-            done = f"step {loop.step:,}" if steps is not None else f"minute {loop.seconds / 60:.1f}"
+        trainer = Trainer(new_model(task, where), task, chosen, place)
+        keep = restore(found, trainer)
+        if (steps is not None and trainer.step > steps) or (minutes is not None and trainer.seconds > 60 * minutes):
+            done = f"step {trainer.step:,}" if steps is not None else f"minute {trainer.seconds / 60:.1f}"
             raise FormersError(f"{folder} is at {done} already: a budget counts from the beginning of the run; give more.")
         facts = {**facts, "settings": dict(chosen), "finished": False, "versions": versions(), "processes": place.size}
         place.wait()
         if place.first:
-            put_aside(folder, loop.step)
+            put_aside(folder, trainer.step)
             describe(folder, facts)
-        return _go(loop, folder, facts, quiet, keep, start)
+        return _go(trainer, folder, facts, quiet, keep, start)
 
 
 def arranged(
@@ -172,31 +171,30 @@ def arranged(
     return sizes, settings(steps, minutes, {**_defaults(member, preset, sizes), **rest, "seed": seed}), reading
 
 
-def _go(loop: Loop, folder: Path | None, facts: dict[str, Any], quiet: bool, keep: int | None, start: float) -> Trained:
+def _go(trainer: Trainer, folder: Path | None, facts: dict[str, Any], quiet: bool, keep: int | None, start: float) -> Trained:
     """Trains until the budget is spent, then judges; `keep` bytes of the metrics are those of the run so far."""
-    first = loop.world.first
+    first = trainer.world.first
     mine = folder if first else None
     with Interrupts() as interrupts, Log(mine, quiet=quiet or not first, sinks=facts["track"], keep=keep, facts=facts) as log:
-        spare = facts["parameters"] - loop.model.parameter_count(training=False)
+        spare = facts["parameters"] - trainer.model.parameter_count(training=False)
         parameters = f"{facts['parameters']:,} parameters" + (f", {spare:,} of them for training alone" if spare else "")
-        log.say(f"{loop.task.spec.name}: {parameters}; data: {loop.task.about}")
+        log.say(f"{trainer.task.spec.name}: {parameters}; data: {trainer.task.about}")
         if keep is not None:
-            log.say(f"going on from step {loop.step:,}")
+            log.say(f"going on from step {trainer.step:,}")
         if folder is not None and keep is None:
-            save(folder, loop, log)  # so that there is something to go on from, and a full disk is known before the first step
+            trainer.save(folder, log)  # so that there is something to go on from, and a full disk is known before the first step
             if first:
                 describe(folder, facts)
                 begun(folder)
         waited = round(time.monotonic() - start, 2)
-        with _told(loop):
-            run(loop, log, folder, interrupts)
-            results = finish(loop, log, folder, interrupts)
+        with _told(trainer):
+            results = trainer.fit(log, folder, interrupts)
         if results:
             results["start_seconds"] = waited
         if folder is not None and first:
-            describe(folder, {**facts, "finished": True, "steps": loop.step, "results": results})
-    loop.world.wait()
-    return Trained(loop.model.eval(), results, loop.task)
+            describe(folder, {**facts, "finished": True, "steps": trainer.step, "results": results})
+    trainer.world.wait()
+    return Trained(trainer.model.eval(), results, trainer.task)
 
 
 @contextmanager
@@ -219,9 +217,9 @@ def _ready(place: World, device: str, chosen: Settings, out: str | Path | None, 
 
 
 @contextmanager
-def _told(loop: Loop) -> Iterator[None]:
+def _told(trainer: Trainer) -> Iterator[None]:
     """Says in a sentence what torch says in a page where memory runs out within it, or a compiler is missing."""
-    chosen = loop.settings
+    chosen = trainer.settings
     try:
         yield
     except RuntimeError as error:
@@ -229,7 +227,7 @@ def _told(loop: Loop) -> Iterator[None]:
         if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
             less = ("" if chosen.checkpoint else "checkpoint=true or ") + f"accumulate={2 * chosen.accumulate}"
             raise FormersError(
-                f"memory does not hold a step of batch={chosen.batch} at length={loop.model.spec.length}: use a smaller batch or length, "
+                f"memory cannot hold batch={chosen.batch} at length={trainer.model.spec.length}: use a smaller batch or length, "
                 f"or {less} for the same gradient in less memory."
             ) from None
         if chosen.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
@@ -263,12 +261,12 @@ def _again(facts: dict[str, Any], found: Path) -> Task:
     config = read_config(found)
     tokenizer = load_tokenizer(config, found)
     task = task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading(**facts["reading"]), config["labels"])
-    return judged_as(task, facts.get("protocol") or {})
+    return with_protocol(task, facts.get("protocol") or {})
 
 
-def judged_as(task: Task, protocol: Mapping[str, Any]) -> Task:
+def with_protocol(task: Task, protocol: Mapping[str, Any]) -> Task:
     """The task with the protocol that its texts are judged by, nothing in it left open."""
-    return task._replace(protocol=Protocol(**protocol).settled(task.spec)) if is_text(task.spec, task.batches) else task
+    return task._replace(protocol=Protocol(**protocol).resolved_for(task.spec)) if is_text(task.spec, task.batches) else task
 
 
 def _continued(member: str, run: Path, data: str, preset: str | None, sizes: dict[str, Any], reading: Reading) -> Task:

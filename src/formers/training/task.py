@@ -29,14 +29,14 @@ from formers.data.text import Text, TextData, open_text
 from formers.data.tokenize import Bytes, Tokenizer
 from formers.data.vocabulary import find_tokenizer
 from formers.data.words import Words
+from formers.evaluation.protocol import Protocol
 from formers.family import spec as member_spec
 from formers.family.members import member as find_member
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
 from formers.memory import NoMemory
 from formers.model import Spec, check
 from formers.training.exercise import drawn, exercise_spec
-from formers.training.images import open_for, prepare_images
-from formers.training.protocol import Protocol
+from formers.training.images import open_for, prepare_images, reads_images_only
 from formers.training.stories import prepare_stories, refuse_reader, story_batches
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def prepare(
         return _exercise(exercise_spec(member, data, preset, options), data, reading)
     if has_stories(data):
         return _task(*prepare_stories(member, data, preset, options, reading))
-    if has_images(data):
+    if has_images(data) or reads_images_only(member):  # data that have none are refused where they are opened
         return _of_images(*prepare_images(member, data, preset, options, reading))
     unknown = WORDS if options.get("cutoffs") else 256
     probe = member_spec(member, preset=preset, **{"vocab": unknown, **options})
@@ -120,7 +120,7 @@ def task_of(
         )
     if has_passages(data):
         parts, about, mark = open_passages(data)
-        if not spec.head.writes or spec.encoder is not None:
+        if not spec.head.generates or spec.encoder is not None:
             raise FormersError(f"{data} asks for the next word, which {spec.name} does not tell: use a language model.")
         if isinstance(tokenizer, Words):
             raise FormersError(f"{data} is plain text, of which words between spaces know little: judge a model of bytes or bpe by it.")
@@ -216,6 +216,6 @@ def _refuse_long(spec: Spec, tokenizer: Tokenizer, data: Examples) -> None:
         return
     pairs = [two for part in data.parts.values() for two in (part.longest if isinstance(part, NumberPairs) else part)]
     longest = max(max(len(tokenizer.encode(source)), len(tokenizer.encode(target)) + 1) for source, target in pairs)
-    if longest > spec.position.places(spec.length):
+    if longest > spec.position.table_length(spec.length):
         name = data.parts.name
         raise FormersError(f"{name} has texts of up to {longest} tokens, more than length={spec.length}: use --set length={longest}.")

@@ -119,7 +119,8 @@ def test_values_out_of_range_are_named(saved):
     pixels = np.full((3, 2, 2), 0.5)
     for value, shown in ((np.nan, "nan"), (np.inf, "inf"), (1.5, "1.5"), (-0.25, "-0.25")):
         pixels[1, 1, 1] = value
-        with refused("it.npy", f"the value {shown}", "0 to 1"):
+        fix = "0 to 1 (divide" if np.isfinite(value) else "0 to 1."  # no division repairs NaN
+        with refused("it.npy", f"the value {shown}", fix):
             open_images(saved(pixels))
     for value in (-1, 256):
         with refused("it.npy", f"the value {value}", "0 to 255"):
@@ -138,7 +139,7 @@ def test_broken_files_are_refused(saved, tmp_path):
     for name in (saved(random_images(4, 2, 2)), saved(x=random_images(4, 2, 2))):
         for content in (b"", b"no array", (tmp_path / name).read_bytes()[:-7]):
             (tmp_path / name).write_bytes(content)
-            with refused(name):
+            with refused(name, "NumPy file"):
                 open_images(name)
 
 

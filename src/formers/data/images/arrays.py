@@ -83,10 +83,12 @@ def _load(name: str, path: Path) -> dict[str, Array]:
             with found:
                 return {key: found[key] for key in found.files}
     except BROKEN as error:
-        if "Object arrays" in str(error) or "pickle" in str(error):
+        if "Object arrays" in str(error):
             raise FormersError(
                 f"{name} holds Python objects, which are never loaded: save images of one size as one array of uint8."
             ) from None
+        if "pickle" in str(error):  # what numpy says of any file that does not begin as one of its own
+            raise FormersError(f"{name} is not a NumPy file: save an array of images with numpy.save or numpy.savez.") from None
         raise FormersError(f"{name} cannot be read as a NumPy file ({str(error).splitlines()[0].strip('. ')}): save it again.") from None
 
 
@@ -116,7 +118,7 @@ def _checked(name: str, images: Array, labels: Array | None) -> Loaded:
         raise FormersError(f"{name} holds values of type {images.dtype}: give integers from 0 to 255, floats from 0 to 1, or booleans.")
     if images.dtype.kind == "f":
         wrong = images[~((images >= 0) & (images <= 1))]  # NaN is neither
-        rule = "floats from 0 to 1 (divide by the largest value first)"
+        rule = "floats from 0 to 1" + (" (divide by the largest value first)" if np.isfinite(images).all() else "")
     else:
         wrong = images[(images < 0) | (images > 255)] if images.dtype.kind != "b" else images[:0]
         rule = "integers from 0 to 255"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from formers.core.random import key, mixed
+from formers.core.random import derive_seed, hash_integers
 from formers.data.images.values import ImageData, ImageSet
 
 THRESHOLD = 128
@@ -29,7 +29,7 @@ def fixed_binary(images: Tensor, indices: Tensor, part: str) -> Tensor:
     rows = images.flatten(1)
     cells = indices.cpu().to(torch.int64)[:, None] * rows.shape[1] + torch.arange(rows.shape[1])
     # Mixed twice: parts would otherwise read the same sequence of numbers at different places.
-    bits = mixed((mixed(cells.numpy()) ^ np.uint64(key(0, "binary", part))).view(np.int64))
+    bits = hash_integers((hash_integers(cells.numpy()) ^ np.uint64(derive_seed(0, "binary", part))).view(np.int64))
     drawn = torch.from_numpy((bits >> np.uint64(11)) * 2.0**-53).to(images.device)
     return (drawn < rows.double() / 255).to(torch.uint8).view(images.shape)
 

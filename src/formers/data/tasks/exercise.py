@@ -23,7 +23,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from formers.core import FormersError, Slot
-from formers.core.random import generator, key
+from formers.core.random import derive_seed, generator
 from formers.data.numbers import Two
 
 PARTS = ("train", "valid", "test")
@@ -84,7 +84,7 @@ class Exercise(Slot):
         return type(self).__name__.removesuffix("Vectors").lower()
 
     @classmethod
-    def called(cls) -> str:
+    def display_name(cls) -> str:
         return f"task:{cls.__name__.removesuffix('Vectors').lower()}"
 
     def span(self, part: str) -> range:
@@ -144,11 +144,11 @@ class Strings(Exercise):
     def held(self, part: str, row: int) -> Two:
         """A fixed row of a part."""
         span = self.span(part)
-        return self._drawn(Random(key(self.seed, self.name, part, row)), span[row % len(span)], part)
+        return self._drawn(Random(derive_seed(self.seed, self.name, part, row)), span[row % len(span)], part)
 
     def trained(self, seed: int, step: int, row: int) -> Two:
         """A row of the batch of a training step."""
-        random = Random(key(seed, self.name, self.seed, "step", step, row))
+        random = Random(derive_seed(seed, self.name, self.seed, "step", step, row))
         span = self.span("train")
         return self._drawn(random, span[random.randrange(len(span))], "train")
 
@@ -157,7 +157,7 @@ class Strings(Exercise):
         low, high = BOUNDS[part] if self.parted(size) else (0.0, 1.0)
         while True:
             found = self.draw(random, size)
-            if low <= key(self.seed, self.name, found[0]) / 2**63 < high:
+            if low <= derive_seed(self.seed, self.name, found[0]) / 2**63 < high:
                 return found
 
 

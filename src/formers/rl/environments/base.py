@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formers.core import FormersError
-from formers.core.random import key, mixed
+from formers.core.random import derive_seed, hash_integers
 from formers.rl.spaces import Floats, Space
 
 Bools = NDArray[np.bool_]
@@ -78,9 +78,9 @@ class Environments:
 
 def episode_seeds(seed: int, copies: Ints, episodes: Ints) -> Ints:
     """A seed of 31 bits for each (seed, copy, episode): the same on every machine."""
-    start = np.uint64(key(seed, "episodes"))
-    bits = mixed((mixed(copies) ^ start).astype(np.int64) >> 1)
-    return (mixed((bits ^ mixed(episodes)).astype(np.int64) >> 1) >> np.uint64(33)).astype(np.int64)
+    start = np.uint64(derive_seed(seed, "episodes"))
+    bits = hash_integers((hash_integers(copies) ^ start).astype(np.int64) >> 1)
+    return (hash_integers((bits ^ hash_integers(episodes)).astype(np.int64) >> 1) >> np.uint64(33)).astype(np.int64)
 
 
 class Embedded(Environments):

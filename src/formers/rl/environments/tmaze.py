@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from formers.core.random import mixed
+from formers.core.random import hash_integers
 from formers.rl.environments.base import Bools, Embedded, Ints, Step
 from formers.rl.spaces import Box, Discrete, Floats
 
@@ -39,7 +39,7 @@ class TMaze(Embedded):
 
     def reset(self, which: Bools, seeds: Ints) -> Floats:
         self.place[which], self.time[which] = 0, 0
-        self.cue[which] = (mixed(seeds[which]) >> np.uint64(7)).astype(np.int64) & 1
+        self.cue[which] = (hash_integers(seeds[which]) >> np.uint64(7)).astype(np.int64) & 1
         return self.observe()
 
     def observe(self) -> Floats:

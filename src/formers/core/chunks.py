@@ -1,0 +1,23 @@
+"""Chunked computation: intermediate activations exist for one chunk at a time, in the forward and in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+
+def in_chunks(compute: Callable[..., Tensor], tensors: tuple[Tensor, ...], chunk: int, dim: int = 0, draws: bool = False) -> Tensor:
+    """compute(*tensors) in chunks of `chunk` indices along a dimension, concatenated; compute must treat each index independently.
+
+    With gradients, each chunk is checkpointed: the backward pass recomputes it, and with `draws` replays the same random numbers.
+    Under torch.compile the chunks are not checkpointed, because the compiler decides what is recomputed.
+    """
+    if tensors[0].shape[dim] <= chunk:
+        return compute(*tensors)
+    slices = zip(*(torch.split(tensor, chunk, dim) for tensor in tensors), strict=True)
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return torch.cat([compute(*few) for few in slices], dim)
+    return torch.cat([checkpoint(compute, *few, use_reentrant=False, preserve_rng_state=draws) for few in slices], dim)

@@ -1,0 +1,18 @@
+"""Parts of the family as plain nn.Modules, for models of your own; made of the code that the members run."""
+
+from formers.layers.act import ACT
+from formers.layers.attention import AdaptiveSpanAttention, LSHAttention, RelativeAttention, SelfAttention
+from formers.layers.block import TransformerBlock
+from formers.layers.gated import Gated
+from formers.layers.reversible import Reversible
+
+__all__ = [
+    "ACT",
+    "AdaptiveSpanAttention",
+    "Gated",
+    "LSHAttention",
+    "RelativeAttention",
+    "Reversible",
+    "SelfAttention",
+    "TransformerBlock",
+]

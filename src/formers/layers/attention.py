@@ -1,0 +1,141 @@
+"""Attention layers, without a residual connection and without a norm: y = Attention(x)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from formers.attention import LSH, DotProduct
+from formers.core import FormersError
+from formers.layers.base import LENGTH, BlockLayer, layer_spec
+from formers.patterns import Causal, Full, Local, Pattern
+from formers.score import DynamicSpan, FixedSpan, Relative, Span
+
+
+class SelfAttention(BlockLayer):
+    """Multi-head self-attention over a pattern (E3), the Transformer's and the Sparse Transformer's.
+
+    bias: whether the projections have biases. dropout: of the attention weights. head_dim, value_dim: dim / heads unless given.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern = Full(),
+        *,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        attention = DotProduct(bias=bias)
+        super().__init__(
+            layer_spec(dim, heads, pattern, attention=attention, head_dim=head_dim, value_dim=value_dim, attention_dropout=dropout)
+        )
+
+
+class LSHAttention(BlockLayer):
+    """Attention by hashing with queries as keys (E92-E94), the Reformer's; the pattern is Full() or Causal().
+
+    length: of typical rows; there are two buckets for each `chunk` of it unless `buckets` are given. Rotations are drawn anew in each
+    training call, from torch's generator, and are fixed by `seed` in evaluation and where a state is given.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern = Full(),
+        *,
+        length: int = LENGTH,
+        rounds: int = 2,
+        chunk: int = 64,
+        buckets: int | tuple[int, ...] | None = None,
+        reach: Literal["chunk", "bucket"] = "bucket",
+        evaluation_rounds: int | None = None,
+        seed: int = 0,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        attention = LSH(rounds=rounds, chunk=chunk, buckets=buckets, reach=reach, evaluation_rounds=evaluation_rounds, seed=seed, bias=bias)
+        super().__init__(
+            layer_spec(
+                dim, heads, pattern, attention=attention, length=length, head_dim=head_dim, value_dim=value_dim, attention_dropout=dropout
+            )
+        )
+
+
+class RelativeAttention(BlockLayer):
+    """Attention with relative positions (E51) and a memory (E50, E52), Transformer-XL's; causal unless another pattern is given.
+
+    memory: how many inputs of the past a state keeps. Keys and values are computed from them with the current weights, so that the
+    weights are trained on the memory; no gradient flows into it. None: a state keeps the keys and values that the pattern can still see.
+    clamp: distances beyond it count as it. The biases u and v belong to the layer.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        pattern: Pattern = Causal(),
+        *,
+        memory: int | None = None,
+        clamp: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            layer_spec(
+                dim, heads, pattern, attention=DotProduct(bias=bias), score=Relative(clamp=clamp, untied=True), memory=memory,
+                head_dim=head_dim, value_dim=value_dim, attention_dropout=dropout,
+            )
+        )  # fmt: skip
+
+
+class AdaptiveSpanAttention(BlockLayer):
+    """Attention whose heads learn how far back they see (E60-E64), `span` tokens at most; the token itself is not seen.
+
+    kind: "learned" has one span a head, "dynamic" one a head and token, "fixed" has none that is trained. penalty: the price of a place;
+    it is added to `losses["span"]`. init: the share of `span` that spans start at. memory: how many inputs a state keeps; `span` unless
+    given. The first token of a row sees no key: its y is that of values 0.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        span: int = 512,
+        *,
+        ramp: int = 32,
+        penalty: float = 0.0,
+        init: float | None = None,
+        kind: Literal["learned", "dynamic", "fixed"] = "learned",
+        memory: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        score = _span(span, ramp, penalty, init, kind)
+        super().__init__(
+            layer_spec(
+                dim, heads, Local(window=score.span, include_self=False), attention=DotProduct(bias=bias), score=score,
+                memory=score.span if memory is None else memory, head_dim=head_dim, value_dim=value_dim, attention_dropout=dropout,
+            )
+        )  # fmt: skip
+
+
+def _span(span: int, ramp: int, penalty: float, init: float | None, kind: str) -> FixedSpan:
+    """The score of a kind of span."""
+    start = {} if init is None else {"init": init}
+    if kind == "learned":
+        return Span(span=span, ramp=ramp, penalty=penalty, **start)
+    if kind == "dynamic":
+        return DynamicSpan(span=span, ramp=ramp, penalty=penalty, **start)
+    if kind != "fixed":
+        raise FormersError(f"kind={kind!r} is not a kind of span: give 'learned', 'dynamic' or 'fixed'.")
+    return FixedSpan(span=span)

@@ -1,0 +1,55 @@
+"""A whole block: attention and feed-forward, each with its residual connection and norm."""
+
+from __future__ import annotations
+
+from formers.attention import Attention
+from formers.core import FormersError, nearest
+from formers.feedforward import Dense
+from formers.layers.base import LENGTH, BlockLayer, layer_spec
+from formers.patterns import Full, Pattern
+from formers.residual import PostNorm, PreNorm, Residual
+from formers.residual import Reversible as ReversibleResidual
+from formers.score import Score
+
+NORMS: dict[str, Residual] = {"pre": PreNorm(), "post": PostNorm()}
+
+
+class TransformerBlock(BlockLayer):
+    """x = residual(x, Attention(x)); x = residual(x, FFN(x)): any member's block, at its first depth step.
+
+    hidden: the width of the feed-forward; 4 dim unless given. norm: "pre" (E12), "post" (E11), or a residual such as Gated(). A stack of
+    pre-norm blocks needs a final nn.LayerNorm, which is not part of the block. dropout: of what the sublayers return.
+    attention, score: other parts of the family, such as LSH() and Relative(). memory: how many inputs of the past a state keeps, as in
+    RelativeAttention.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        hidden: int | None = None,
+        pattern: Pattern = Full(),
+        norm: str | Residual = "pre",
+        *,
+        activation: str = "gelu",
+        attention: Attention | None = None,
+        score: Score | None = None,
+        memory: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        length: int = LENGTH,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        residual = NORMS.get(norm) if isinstance(norm, str) else norm
+        if residual is None:
+            raise FormersError(f"norm={norm!r} is not known: {nearest(norm, NORMS)}")
+        if isinstance(residual, ReversibleResidual):
+            raise FormersError("a block with norm=Reversible() has two streams: use formers.layers.Reversible(f, g).")
+        feedforward = Dense(hidden=4 * dim if hidden is None else hidden, activation=activation)
+        super().__init__(
+            layer_spec(
+                dim, heads, pattern, attention=attention, score=score, memory=memory, residual=residual, feedforward=feedforward,
+                head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout, attention_dropout=attention_dropout,
+            )
+        )  # fmt: skip

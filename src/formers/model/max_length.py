@@ -1,0 +1,72 @@
+"""How many tokens of a row a stack can read: only real ones count against the end of its positions, patterns and projections.
+
+Padded rows are compacted: the real tokens of each row come first, and padding follows. Where the padded length does not fit, the places
+behind the longest row are left out. To know its length the mask is read, which waits for the device: so this is done there alone, and not
+while a graph is compiled, where padding counts.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from formers.core import ExplicitPositions, FormersError, Positions, Range, State, compact
+from formers.core.compiler import concrete
+from formers.core.context import Compaction
+from formers.core.positions import EMPTY
+from formers.model.spec import Spec
+
+
+def check_rows(given: Tensor, mask: Tensor | None, what: str) -> None:
+    """Raises an error for rows (batch, length, ...) without a position, and for a mask of another shape or type."""
+    batch, length = given.shape[:2]
+    if length == 0:
+        raise FormersError(f"the {what} was given no tokens: give at least one.")
+    if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
+        raise FormersError(
+            f"mask is {mask.dtype} of shape {tuple(mask.shape)}: give bool of shape ({batch}, {length}), True = a real token."
+        )
+
+
+class MaxLength:
+    """The places that a stack has for the tokens of a row."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.most, self.extra = spec.room, spec.extra
+        self.patterns = [pattern for _, pattern in spec.layers if pattern.room is not None]
+
+    def fit(self, x: Tensor, mask: Tensor | None, state: State | None) -> tuple[int, int]:
+        """The first places of the compacted rows of x (batch, length, dim) that hold all real tokens, and a position that none reaches.
+
+        All places where they fit behind the tokens of the state, and where numbers cannot be read; then padding counts as tokens.
+        """
+        length = x.shape[1]
+        stop = length if state is None else state.bound + length
+        if self.most is None or stop <= self.most or not concrete(x):
+            return length, stop
+        start = 0 if state is None else state.next
+        if mask is not None:
+            counts = mask.sum(dim=1)
+            length, stop = (max(1, number) for number in torch.stack([counts.max(), (counts + start).max()]).tolist())
+        elif isinstance(start, Tensor):
+            stop = int(start.max()) + length
+        if stop > self.most:  # positions and projections refuse this themselves, but a causal pattern does not know where a row ends
+            for pattern in self.patterns:
+                pattern.of(self.extra + stop)
+        return length, stop
+
+    def place(self, given: Tensor, mask: Tensor | None, state: State | None, origin: int) -> tuple[Tensor, Positions, Compaction | None]:
+        """Rows (batch, length, ...) with their real tokens first, the positions of these, and the compaction; None without a mask.
+
+        origin: the position of the first token of a row that has no state.
+        """
+        batch, length = given.shape[:2]
+        places, stop = self.fit(given, mask, state)
+        past = None if state is None or state.empty else state
+        where = Range(origin, places) if past is None else past.next_positions(places, given.device)
+        if mask is None:
+            return given, ExplicitPositions(where.index, stop) if isinstance(where, ExplicitPositions) else where, None
+        packed = compact(mask) if places == length else compact(mask).first(places)
+        if past is not None:
+            where = ExplicitPositions(where.tensor(given.device).expand(batch, places).masked_fill(~packed.valid, EMPTY), stop)
+        return packed.apply(given), where, packed

@@ -1,0 +1,221 @@
+"""A recurrent layer that takes as many steps for a token as it needs (Graves, 2016, "Adaptive Computation Time for Recurrent Networks").
+
+s^n = S(s^{n-1}, [x_t; 1{n=1}])     s^0 = s_{t-1}; S is a cell of cells.py, and the flag, which is concatenated, says that x_t is new   E45
+s_t = sum_n p^n s^n,  y_t = h_t     weights p^n and halting as in core/halting.py, from the new state's h; of an LSTM h and c           E46
+cost = ponder * mean of N + R       over the real tokens                                                                               E47
+
+What is carried to the next token is the mean state. All tokens of a row are projected at once, W [x; flag] = W_x x + flag w; the rest is
+a loop, over tokens and over steps. Where nothing is learnt, rows that have halted are not computed any more.
+
+`act="none"` halts nobody: always `steps` steps, of which the last state counts; with steps=1 it is the plain cell on [x_t; 1].
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from formers.attention.attend import Verdict
+from formers.attention.multihead import Attention
+from formers.core import Context, RecurrentMemory, Sizes
+from formers.core.compiler import concrete
+from formers.depth.halting import HALTING, Act, Bias, Epsilon, Halting, Price, account, add_weighted, begin, beside, is_inspected, may_skip
+from formers.patterns import Causal, Pattern
+from formers.recurrent.cells import STATES, Cell, States, Weights, advance
+from formers.recurrent.final_states import FinalStates
+from formers.recurrent.layer import neighbours, recalled, run, widely
+from formers.score.base import ScoreModule
+
+ROWS = 8
+"""Rows are left out by so many: products of fewer take as long, and torch rounds them otherwise than it rounds those of many."""
+
+
+class Pondering(Attention):
+    """A recurrent cell that is applied to each token until it halts, `steps` times at the most."""
+
+    cell: Cell = "tanh"
+    steps: PositiveInt
+    """The most steps there are."""
+    epsilon: Epsilon = 0.01
+    """Who has spent 1 - epsilon halts."""
+    ponder: Price = 0.01
+    """What a step costs: this times the mean of N + R is added to the loss."""
+    bias: Bias = 1.0
+    """Of the halting unit at the start: the larger, the sooner it halts."""
+    act: Literal["graves", "t2t", "none"] = "graves"
+
+    @property
+    def carries(self) -> bool:
+        return True
+
+    @property
+    def ponders(self) -> int | None:
+        return None if self.act == "none" else self.steps
+
+    @property
+    def by_token(self) -> bool:
+        return True
+
+    @property
+    def title(self) -> str:
+        return f"{self.cell} recurrence, {'up to ' if self.ponders else ''}{self.steps} steps"
+
+    @property
+    def ways(self) -> tuple[type[Pattern], ...]:
+        return (Causal,)
+
+    def finals(self, sizes: Sizes) -> tuple[int, ...]:
+        return (sizes.dim,) * STATES[self.cell]
+
+    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
+        """A step of the cell carries information to the next token; those that only ponder carry it nowhere."""
+        return neighbours(length)
+
+    def ends(self, length: int) -> tuple[int, ...]:
+        return (length - 1,)
+
+    def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
+        return PonderingLayer(sizes.dim, self) if self.act == "none" else HaltingLayer(sizes.dim, self, self.act)
+
+
+class PonderingLayer(nn.Module):
+    """A cell on flagged inputs, which takes all of its steps for every token."""
+
+    def __init__(self, dim: int, part: Pondering) -> None:
+        super().__init__()
+        self.part, self.dim = part, dim
+        self.recurrence = Weights(part.cell, dim + 1, dim)
+
+    def forward(self, x: Tensor, context: Context, past: RecurrentMemory | None, step: int) -> tuple[Tensor, RecurrentMemory | None]:
+        """y (batch, length, dim) for x (batch, length, dim), and the state behind each row's last real token."""
+        states = self.recurrence.zeros(x) if past is None else recalled(past, self.part.cell, self.dim)
+        if self.part.act == "none" and self.part.steps == 1:
+            y, states = run(self.recurrence, F.pad(x, (0, 1), value=1.0), states, context.valid)
+        else:
+            y, states = widely(self.recurrence, x, states, lambda x, states: self.rows(x, states, context, step))
+        if context.watch is not None:
+            about = f"token by token, {'at the most ' if self.part.ponders else ''}{self.part.steps} steps each"
+            context.watch.note("attention executors", step, lambda: (Verdict("loop", True, about, None),))
+        final = context.channel(FinalStates)
+        if final is not None:
+            final.append(states)
+        return y, RecurrentMemory.of(states) if context.keep else None
+
+    def rows(self, x: Tensor, states: States, context: Context, step: int) -> tuple[Tensor, States]:
+        """All tokens of rows x, one after the other, from states; and the states behind them."""
+        drive = self.drive(x)
+        found = []
+        for t in range(x.shape[1]):
+            current = states
+            for n in range(self.part.steps):
+                current = self.again(drive[:, t], current, n)
+            states = current if context.valid is None else _where(context.valid[:, t], current, states)
+            found.append(states[0])
+        return torch.stack(found, dim=1), states
+
+    def drive(self, x: Tensor) -> Tensor:
+        """W_x x + b of all tokens."""
+        return F.linear(x, self.recurrence.weight_ih_l0[:, :-1].to(x.dtype), self.recurrence.bias_ih_l0.to(x.dtype))
+
+    def again(self, drive: Tensor, states: States, n: int) -> States:
+        """The states behind step n = 0, 1, ... of a token."""
+        weights = self.recurrence
+        if n == 0:
+            drive = drive + weights.weight_ih_l0[:, -1].to(drive.dtype)
+        return advance(weights.cell, drive, states, weights.weight_hh_l0.to(drive.dtype), weights.bias_hh_l0.to(drive.dtype))  # E45
+
+
+class HaltingLayer(PonderingLayer):
+    """The same with a unit that says after each step whether it was enough."""
+
+    skipping = True
+    """Whether evaluation leaves out what has halted; what comes out is the same."""
+
+    def __init__(self, dim: int, part: Pondering, act: Act) -> None:
+        super().__init__(dim, part)
+        self.act: Act = act
+        self.unit = nn.Linear(dim, 1)
+        nn.init.zeros_(self.unit.weight)  # at first a state says nothing about how long it should think
+        nn.init.constant_(self.unit.bias, part.bias)
+
+    def rows(self, x: Tensor, states: States, context: Context, step: int) -> tuple[Tensor, States]:
+        drive, real = self.drive(x), context.valid
+        everybody = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        think = (
+            self.skipped
+            if self.skipping and may_skip(x, context, self.training)
+            else partial(self.thought, whole=is_inspected(context.watch))
+        )
+        found, spent, seen = [], [], []
+        for t in range(x.shape[1]):
+            running = everybody if real is None else real[:, t]
+            means, done, h = think(drive[:, t], states, running)
+            states = means if real is None else _where(running, means, states)
+            found.append(states[0])
+            spent.append(done)
+            seen.append(h)
+        account(context, step, beside(spent), self.part.ponder, real)  # E47
+        if context.watch is not None:
+            context.watch.note(HALTING, step, lambda: torch.stack([self.filled(h, x) for h in seen], dim=1))
+        return torch.stack(found, dim=1), states
+
+    def halting(self, h: Tensor) -> Tensor:
+        """h^n (rows,) of the new states (rows, dim)."""
+        return torch.sigmoid(F.linear(h, self.unit.weight.to(h.dtype), self.unit.bias.to(h.dtype))).squeeze(-1)
+
+    def thought(self, drive: Tensor, states: States, running: Tensor, whole: bool) -> tuple[States, Halting, list[Tensor]]:
+        """The mean states of a token, what it has spent, and h of each step, computed for all rows as long as one of them is running.
+
+        whole: every step is computed, whether somebody is running or not.
+        """
+        spent, part, seen = begin(running, drive.dtype), self.part, []
+        means = tuple(torch.zeros_like(s) for s in states)
+        for n in range(part.steps):
+            states = self.again(drive, states, n)
+            h = self.halting(states[0])
+            seen.append(h.masked_fill(~spent.running, torch.nan))
+            p, spent = spent.step(h, part.epsilon, last=n == part.steps - 1, act=self.act)
+            means = tuple(add_weighted(m, s, p, self.act) for m, s in zip(means, states, strict=True))  # E46
+            if not whole and concrete(drive) and not bool(spent.running.any()):
+                break
+        return means, spent, seen
+
+    def skipped(self, drive: Tensor, states: States, running: Tensor) -> tuple[States, Halting, list[Tensor]]:
+        """The same, each step computed for those rows alone that have not halted, and for what fills them up to a multiple of ROWS."""
+        part = self.part
+        out, done = tuple(torch.zeros_like(s) for s in states), begin(running, drive.dtype)
+        rows, means, spent = torch.arange(len(drive), device=drive.device), out, done
+        for n in range(part.steps):
+            count = int(spent.running.sum())
+            if not count:
+                break
+            if (room := -(-count // ROWS) * ROWS) < len(rows):
+                out, done = _put(out, rows, means), done.put(rows, spent)
+                kept = torch.argsort(spent.running.logical_not().to(torch.uint8), stable=True)[:room]
+                rows, drive, states, means, spent = rows[kept], drive[kept], _rows(states, kept), _rows(means, kept), spent.rows(kept)
+            states = self.again(drive, states, n)
+            p, spent = spent.step(self.halting(states[0]), part.epsilon, last=n == part.steps - 1, act=self.act)
+            means = tuple(add_weighted(m, s, p, self.act) for m, s in zip(means, states, strict=True))
+        return _put(out, rows, means), done.put(rows, spent), []
+
+    def filled(self, seen: list[Tensor], x: Tensor) -> Tensor:
+        """h (batch, steps) of a token, not a number for the steps that it did not take."""
+        rest = x.new_full((len(x), self.part.steps - len(seen)), torch.nan)
+        return torch.cat([torch.stack(seen, dim=1), rest], dim=1) if seen else rest
+
+
+def _where(real: Tensor, new: States, old: States) -> States:
+    return tuple(torch.where(real[:, None], a, b) for a, b in zip(new, old, strict=True))
+
+
+def _rows(states: States, rows: Tensor) -> States:
+    return tuple(s.index_select(0, rows) for s in states)
+
+
+def _put(into: States, rows: Tensor, values: States) -> States:
+    return tuple(a.index_copy(0, rows, b) for a, b in zip(into, values, strict=True))

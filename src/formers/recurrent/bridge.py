@@ -1,0 +1,109 @@
+"""What a recurrent decoder makes of a source, once, and goes on from.
+
+s^l_0 = tanh(W^l z^l)      c^l_0 = V^l z_c^l       z: the final states of the encoder                               E144
+
+Layer l starts from the encoder's layer l, or from its last where there are fewer; of more, the top ones count. z^l is taken behind the
+last real token, and of a bidirectional layer it is [forward; backward], each where its reading ended. The map is always there: it makes
+widths and directions one case. It has no bias, so that a row without a source starts at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from formers.core import Sizes, Source
+from formers.core.initial import draw
+from formers.core.serialise import serialisable
+from formers.recurrent.cells import STATES, Cell
+
+T = TypeVar("T")
+Alignment = Literal["none", "additive", "dot", "general"]
+
+
+@serialisable
+@dataclass(frozen=True, eq=False)
+class BridgeState:
+    """What a decoder that looks at a source goes on from: its states, what it said last, and the source as it has read it."""
+
+    states: Tensor
+    """(batch, layers, 1, dim), of LSTMs (batch, layers, 2, dim): what a cell gives, and what it keeps to itself."""
+    said: Tensor | None = None
+    """y of the last token (batch, dim), where it is fed."""
+    keys: Tensor | None = None
+    """(batch, n, dim); None without alignment."""
+    values: Tensor | None = None
+    """The encoder's outputs (batch, n, source)."""
+    valid: Tensor | None = None
+    """(batch, n) bool, True = a real token; None where all are."""
+
+    def reset(self, done: Tensor) -> BridgeState:
+        """The same with rows marked in done (batch,) that have read neither a source nor a token."""
+        states = self.states.masked_fill(done[:, None, None, None], 0)
+        said = None if self.said is None else self.said.masked_fill(done[:, None], 0)
+        if self.keys is None:
+            return replace(self, states=states, said=said)
+        seen = torch.ones(self.keys.shape[:2], dtype=torch.bool, device=done.device) if self.valid is None else self.valid
+        return replace(self, states=states, said=said, valid=seen & ~done[:, None])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> BridgeState:
+        """The same with each of its tensors, batch first, changed."""
+        rest = (None if t is None else change(t) for t in (self.said, self.keys, self.values, self.valid))
+        return BridgeState(change(self.states), *rest)
+
+    def usable(self, dtype: torch.dtype) -> BridgeState:
+        """The same with numbers of a type, which a backward pass may keep: it cannot keep what was made in inference mode."""
+        copies = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        plain = self.map(lambda t: t.clone()) if copies and self.states.is_inference() else self
+        return plain.map(lambda t: t if t.dtype == torch.bool else t.to(dtype))
+
+
+class Reading(nn.Module):
+    """What is made of a source, once: where the decoder starts, and the keys it compares with."""
+
+    def __init__(self, sizes: Sizes, cell: Cell, layers: int, alignment: Alignment) -> None:
+        super().__init__()
+        assert sizes.source is not None
+        self.alignment = alignment
+        self.shape = (layers, STATES[cell], sizes.dim)
+        self.spare = max(0, len(sizes.finals) - layers)
+        """Layers of the encoder, the lowest, whose final states nobody asks for."""
+        self.bridges = nn.ModuleList()
+        for layer in range(layers if sizes.finals else 0):
+            widths = at_most(sizes.finals, self.spare + layer)
+            own = [nn.Linear(at_most(widths, kind), sizes.dim, bias=False) for kind in range(self.shape[1])]
+            self.bridges.append(nn.ModuleList(own))
+        self.keys = nn.Linear(sizes.source, sizes.dim, bias=False) if alignment in ("additive", "general") else None
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                draw(module.weight, sizes.initialisation)
+
+    def forward(self, source: Source) -> BridgeState:
+        """The state of a decoder that has read a source and no token."""
+        states = self.start(source)
+        if self.alignment == "none":
+            return BridgeState(states)
+        keys = source.hidden if self.keys is None else self.keys(source.hidden)
+        return BridgeState(states, None, keys, source.hidden, source.valid)
+
+    def start(self, source: Source) -> Tensor:
+        """The first states (batch, layers, kinds, dim): 0 behind an encoder that has no final ones."""
+        if not self.bridges:
+            return source.hidden.new_zeros(len(source.hidden), *self.shape)
+        states = []
+        for layer, bridges in enumerate(self.bridges):
+            assert isinstance(bridges, nn.ModuleList)
+            final = at_most(source.final, self.spare + layer)
+            made = [bridge(at_most(final, kind).to(source.hidden.dtype)) for kind, bridge in enumerate(bridges)]
+            # What an LSTM keeps to itself has no bounds; what it gives has.
+            states.append(torch.stack([torch.tanh(made[0]), *made[1:]], dim=1))  # E144
+        return torch.stack(states, dim=1)
+
+
+def at_most(values: Sequence[T], i: int) -> T:
+    """The value of a number, or the last one where there are fewer."""
+    return values[min(i, len(values) - 1)]

@@ -1,0 +1,198 @@
+"""A recurrent layer in the place of attention: a token learns of the past through a state of fixed size alone (Elman, 1990).
+
+s_t = cell(x_t, s_{t-1})      y_t = h_t            the cells are those of cells.py
+y_t = [h_t forward; h_t backward]                  direction "both" (Schuster and Paliwal, 1997): dim/2 each, read from either end
+
+There is no projection behind it: with the residual Bare a stack of such layers is torch's module of several layers. Whole rows are one
+call of torch's own kernel. Padded rows end, and the backward direction begins, at their last real token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from formers.attention.attend import Verdict
+from formers.attention.multihead import Attention
+from formers.core import Context, RecurrentMemory, Sizes
+from formers.core.state import expect
+from formers.patterns import Causal, Full, Pattern
+from formers.recurrent.cells import STATES, Cell, States, Weights, advance, check_width
+from formers.recurrent.final_states import FinalStates
+from formers.score.base import ScoreModule
+
+KERNELS: dict[Cell, Callable[..., tuple[Tensor, ...]]] = {"tanh": torch.rnn_tanh, "gru": torch.gru, "lstm": torch.lstm}
+
+
+class Recurrent(Attention):
+    """A recurrent cell that reads rows forward, or from both ends."""
+
+    cell: Cell = "lstm"
+    direction: Literal["forward", "both"] = "forward"
+
+    @property
+    def carries(self) -> bool:
+        return True
+
+    @property
+    def by_token(self) -> bool:
+        return self.cell != "lstm"  # which the CPU has one operation for
+
+    @property
+    def title(self) -> str:
+        return f"{self.cell} recurrence"
+
+    @property
+    def ways(self) -> tuple[type[Pattern], ...]:
+        return (Full,) if self.direction == "both" else (Causal,)
+
+    def finals(self, sizes: Sizes) -> tuple[int, ...]:
+        return (sizes.dim,) * STATES[self.cell]
+
+    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
+        """A step of a cell carries information to the next token, and to the one before where rows are read from both ends."""
+        return neighbours(length) if self.direction == "forward" else neighbours(length) | neighbours(length).T
+
+    def ends(self, length: int) -> tuple[int, ...]:
+        return (length - 1,) if self.direction == "forward" else (length - 1, 0)
+
+    def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
+        return RecurrentLayer(sizes.dim, self)
+
+
+def neighbours(length: int) -> Tensor:
+    """Whom one step of a recurrence joins, (length, length): each token with itself and with the one before it."""
+    here = torch.arange(length)
+    back = here[:, None] - here
+    return (back == 0) | (back == 1)
+
+
+class RecurrentLayer(nn.Module):
+    """One layer of cells; the state is torch's."""
+
+    def __init__(self, dim: int, part: Recurrent) -> None:
+        super().__init__()
+        directions = 2 if part.direction == "both" else 1
+        self.cell, self.directions, self.dim = part.cell, directions, dim
+        self.recurrence = Weights(part.cell, dim, dim // directions, directions)
+
+    def forward(self, x: Tensor, context: Context, past: RecurrentMemory | None, step: int) -> tuple[Tensor, RecurrentMemory | None]:
+        """y (batch, length, dim) for x (batch, length, dim), and the state behind each row's last real token."""
+        before = self.recurrence.zeros(x) if past is None else recalled(past, self.cell, self.dim)
+        wanted = context.keep or FinalStates in context.channels
+        # Padding stands behind the real tokens: what reads forward never sees it, and only the state behind a row needs the row's end.
+        valid = context.valid if wanted or self.directions == 2 else None
+        if context.episodes is None:
+            y, states = run(self.recurrence, x, before, valid)
+        else:
+            y, states = by_episode(self.recurrence, x, before, context.episodes.begins)
+        if context.watch is not None:
+            about = "torch's kernel over the whole row" if valid is None else "torch's kernel over packed rows"
+            context.watch.note("attention executors", step, lambda: (Verdict(self.cell, True, about, None),))
+        final = context.channel(FinalStates)
+        if final is not None:
+            final.append(states)
+        return y, RecurrentMemory.of(states) if context.keep else None
+
+
+def recalled(past: RecurrentMemory, cell: Cell, dim: int) -> States:
+    """The states that a stream goes on from."""
+    states = expect(RecurrentMemory, past).states
+    check_width(states, cell, dim)
+    return states
+
+
+def run(weights: Weights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
+    """What a cell makes of rows x (batch, length, dim) from states, and the states behind their real tokens."""
+    return widely(weights, x, states, lambda x, states: _rows(weights, x, states, valid))
+
+
+def by_episode(weights: Weights, x: Tensor, states: States, begins: Tensor) -> tuple[Tensor, States]:
+    """What a cell makes of rows x (batch, length, dim) in which episodes begin where begins (batch, length) says, each from a state of 0.
+
+    Every episode of every row becomes a row of its own: the first goes on from the row's state, and the last leaves its state behind.
+    """
+    batch, length = begins.shape
+    if length == 1:
+        return run(weights, x, tuple(s.masked_fill(begins, 0) for s in states), None)
+    heads = begins.clone()
+    heads[:, 0] = True
+    row, start = heads.nonzero(as_tuple=True)
+    stop = torch.cat([torch.where(row[1:] == row[:-1], start[1:], length), start.new_full((1,), length)])
+    places = torch.arange(int((stop - start).max()), device=x.device)
+    valid = places < (stop - start)[:, None]
+    index = (row * length + start)[:, None] + places
+    pieces = x.flatten(0, 1)[index.clamp(max=batch * length - 1)].masked_fill(~valid[..., None], 0.0)
+    goes_on = (start == 0) & ~begins[row, start]
+    y, left = run(weights, pieces, tuple(s[row].masked_fill(~goes_on[:, None], 0) for s in states), valid)
+    whole = y.new_zeros(batch * length, y.shape[2]).index_copy(0, index[valid], y[valid])
+    ends = stop == length
+    return whole.view(batch, length, -1), tuple(s[ends] for s in left)
+
+
+def widely(weights: Weights, x: Tensor, states: States, way: Callable[[Tensor, States], tuple[Tensor, States]]) -> tuple[Tensor, States]:
+    """What a way makes of rows x from states, on a CPU in float32 at least: a state that is rounded at every token drifts.
+
+    Further, oneDNN's LSTM in half precision ends the process on machines that promise more than they have.
+    """
+    if x.device.type != "cpu":
+        return way(x, states)
+    kind, wide = x.dtype, torch.promote_types(weights.dtype, torch.float32)
+    with torch.autocast("cpu", enabled=False):
+        y, states = way(x.to(wide), tuple(s.to(wide) for s in states))
+    return y.to(kind), states
+
+
+def _rows(weights: Weights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
+    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    flat = weights.flat(dtype)
+    by_direction = tuple(torch.stack(s.to(dtype).chunk(weights.directions, dim=1)) for s in states)
+    if valid is None or not len(x):
+        y, *left = _kernel(weights, x.to(dtype), None, by_direction, flat)
+    elif torch.compiler.is_compiling():
+        y, left = _unrolled(weights, x.to(dtype), valid, by_direction, flat)
+    else:
+        y, left = _packed(weights, x.to(dtype), valid, by_direction, flat)
+    return y, tuple(torch.cat(s.unbind(0), dim=1) for s in left)
+
+
+def _kernel(weights: Weights, x: Tensor, sizes: Tensor | None, states: States, flat: list[Tensor]) -> tuple[Tensor, ...]:
+    """torch's own: x is (batch, length, dim), or with sizes the data of a packed sequence; states are (directions, batch, dim)."""
+    before = states if weights.cell == "lstm" else states[0]
+    learning = torch.is_grad_enabled()  # cuDNN keeps what a backward pass needs only if it is told that there will be one
+    rest = (True, 1, 0.0, learning, weights.directions == 2)  # biases, layers, dropout, training, directions
+    kernel = KERNELS[weights.cell]
+    return kernel(x, before, flat, *rest, True) if sizes is None else kernel(x, sizes, before, flat, *rest)
+
+
+def _packed(weights: Weights, x: Tensor, valid: Tensor, states: States, flat: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """The same of rows of different lengths, which torch packs so that padding is not computed; a row of none keeps its state."""
+    lengths = valid.sum(dim=1)
+    packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+    order, back = packed.sorted_indices, packed.unsorted_indices
+    assert order is not None
+    assert back is not None
+    y, *left = _kernel(weights, packed.data, packed.batch_sizes, tuple(s.index_select(1, order) for s in states), flat)
+    rows, _ = pad_packed_sequence(PackedSequence(y, packed.batch_sizes, order, back), batch_first=True, total_length=x.shape[1])
+    some = (lengths > 0)[None, :, None]
+    return rows, [torch.where(some, new.index_select(1, back), old) for new, old in zip(left, states, strict=True)]
+
+
+def _unrolled(weights: Weights, x: Tensor, valid: Tensor, states: States, flat: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """The same, step by step: torch.compile, which cannot look into lengths, unrolls rows anyhow."""
+    sides, ends = [], []
+    for way in range(weights.directions):
+        weight, weight_h, bias, bias_h = flat[4 * way : 4 * way + 4]
+        drive, current, found = F.linear(x, weight, bias), tuple(s[way] for s in states), [x] * x.shape[1]
+        for t in range(x.shape[1]) if way == 0 else reversed(range(x.shape[1])):
+            new = advance(weights.cell, drive[:, t], current, weight_h, bias_h)
+            current = tuple(torch.where(valid[:, t, None], a, b) for a, b in zip(new, current, strict=True))
+            found[t] = current[0]
+        sides.append(torch.stack(found, dim=1))
+        ends.append(current)
+    return torch.cat(sides, dim=2), [torch.stack(s) for s in zip(*ends, strict=True)]
