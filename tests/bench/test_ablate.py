@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from formers.bench.ablate import WHOLE, ablate, cells, markdown, panels
-from formers.inspect.bars import save_bars
+from formers.inspect.draw.bars import save_bars
 from helpers import refused
 
 TINY = {"dim": 16, "heads": 2, "layers": 1, "length": 16, "batch": 4, "final_batches": 2}

@@ -27,7 +27,7 @@ from formers.data.catalogue import OFFERED
 from formers.data.progress import silent, silently
 from formers.data.reading import Reading
 from formers.family import MEMBERS
-from formers.inspect.patterns import pattern_classes, pattern_names
+from formers.inspect.measure.patterns import pattern_classes, pattern_names
 from formers.training.config import Settings
 from formers.training.divergence import Diverged
 from formers.training.log import Log, progress_bar

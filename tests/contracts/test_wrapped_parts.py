@@ -16,7 +16,7 @@ from formers.depth import Stacked
 from formers.evaluation import Protocol
 from formers.family.ablations import without_mask, without_scaling
 from formers.heads import NoHead
-from formers.inspect.blocks import draw_block
+from formers.inspect.draw.block import draw_block
 from formers.memory import Recurrence
 from formers.model.check import check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, Pattern, PerHead, Strided

@@ -16,7 +16,7 @@ from contracts.specimens import VOCAB, subject
 from formers.attention.lsh.decisions import decide_once
 from formers.core import Watch
 from formers.depth import Shared
-from formers.inspect.cost import Costs
+from formers.inspect.measure.costs import Costs
 from formers.model import reversible
 from helpers import close, sweep
 

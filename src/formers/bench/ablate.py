@@ -24,7 +24,7 @@ from formers.evaluation.protocol import apply_protocol
 from formers.family import spec as member_spec
 from formers.family.ablations import ABLATIONS
 from formers.family.members import member as find_member
-from formers.inspect.bars import Bar, Bars
+from formers.inspect.draw.bars import Bar, Bars
 from formers.model import Model, Spec, check, respecified
 from formers.training import Settings, Task, prepare
 from formers.training.device import pick_device

@@ -20,7 +20,7 @@ from formers.bench.learning import Way, mean, names
 from formers.data.tasks import Columns, DrawnVectors
 from formers.family import spec
 from formers.heads import Tag
-from formers.inspect.curves import Curve, Panel
+from formers.inspect.draw.curves import Curve, Panel
 from formers.model import Spec
 
 UNIVERSAL, ONE, NARROW, DEEP = "universal", "one layer", "narrow", "deep"

@@ -17,7 +17,7 @@ from formers.core import FormersError
 from formers.data.tasks import Copy, DrawnPairs
 from formers.data.tasks.batches import tokenizer_of
 from formers.family import spec
-from formers.inspect.curves import Curve, Panel
+from formers.inspect.draw.curves import Curve, Panel
 
 NONE, ADDITIVE, MULTIPLICATIVE = "none", "additive", "multiplicative"
 

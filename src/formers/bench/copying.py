@@ -25,7 +25,7 @@ from formers.bench.learning import learn as lesson
 from formers.bench.progress import working
 from formers.data.tasks import duplication, told
 from formers.family import spec
-from formers.inspect.curves import Curve, Panel, save_panels
+from formers.inspect.draw.curves import Curve, Panel, save_panels
 from formers.model import Model, Spec, evaluating
 from formers.model.respecify import respecified
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from formers.bench.learning import Course, Way, lessons
-from formers.inspect.curves import Panel, save_panels
+from formers.inspect.draw.curves import Panel, save_panels
 
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 """What stands around the tables of a page."""

@@ -16,7 +16,7 @@ from formers.bench.experiment import Experiment, Lines, Table
 from formers.bench.learning import Way, mean, middle, names, of
 from formers.data.tasks import DrawnVectors, ParityVectors
 from formers.family import spec
-from formers.inspect.curves import Curve, Panel
+from formers.inspect.draw.curves import Curve, Panel
 from formers.model import Spec
 
 ACT, PLAIN = "act", "one step"

@@ -14,7 +14,7 @@ from formers.bench.experiment import Experiment, Lines, Table
 from formers.bench.learning import Way, mean, names
 from formers.core import FormersError
 from formers.data.babi import has_stories
-from formers.inspect.curves import Curve, Panel
+from formers.inspect.draw.curves import Curve, Panel
 from formers.training import prepare
 
 ACT, FIXED = "act", "all steps"

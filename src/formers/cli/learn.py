@@ -156,7 +156,7 @@ def _experiment(what: Experiment, seeds: int, out: Path | None, page: Path | Non
         wrote(onto(page, what.markdown(results, shlex.join(["formers", *sys.argv[1:]]), beside)), json)
     if not json:
         from formers.cli.limits import show as show_table
-        from formers.inspect.tables import add_row, new_table
+        from formers.inspect.draw.tables import add_row, new_table
 
         further = what.further(results["lines"])
         table = new_table(*further.titles, right=len(further.titles) - 1)
