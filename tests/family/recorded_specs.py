@@ -2,8 +2,8 @@
 
     PYTHONPATH=src:tests python tests/family/recorded_specs.py    # writes tests/family/recorded_specs.json anew
 
-A record holds the types and defaults of each member's options, its default spec as a flat table of paths and values, and for each preset and each changed option the paths that
-differ from it. A field that is added to all specs with one default therefore changes no record.
+A record holds the types and defaults of each member's options, its default spec as a flat table of paths and values, and for each preset
+and each changed option the paths that differ from it. A field that is added to all specs with one default therefore changes no record.
 """
 
 from __future__ import annotations

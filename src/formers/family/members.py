@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
@@ -27,6 +28,7 @@ from formers.family import (
     word_window,
 )
 from formers.family.common import adjusted
+from formers.family.sizes import default_sizes, option_parameters
 from formers.model import Model, Spec, build
 
 COMMON = {name: each for name, each in inspect.signature(adjusted).parameters.items() if each.kind is each.KEYWORD_ONLY}
@@ -34,21 +36,21 @@ COMMON = {name: each for name, each in inspect.signature(adjusted).parameters.it
 
 
 class Member(NamedTuple):
-    """A named recipe, its presets (name to options), and how its paper trains and judges it."""
+    """A named recipe, its presets (name to options), and how its paper trains and evaluates it."""
 
     recipe: Callable[..., Spec]
     presets: Mapping[str, Mapping[str, Any]]
     training: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     """By preset, "" where none is chosen: settings, or `row_tokens` for a batch of so many tokens, whatever the length of its rows."""
     evaluation: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-    """By preset: how its paper reads a text to judge it, as options of training's `Protocol`."""
+    """By preset: how its paper reads a text to evaluate it, as options of training's `Protocol`."""
     never: Mapping[str, str] = MappingProxyType({})
     """Options that people look for and that the member cannot have, each with the sentence that says why."""
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The sizes and choices that the recipe takes, by name, and behind them those that every member has."""
-        return {**inspect.signature(self.recipe).parameters, **COMMON}
+        return {**option_parameters(self.recipe), **COMMON}
 
     @property
     def options(self) -> list[str]:
@@ -57,9 +59,14 @@ class Member(NamedTuple):
 
     def spec(self, what: str, options: Mapping[str, Any]) -> Spec:
         """The spec of options, which are checked; a sentence about a wrong one begins with `what`."""
-        kinds = {**get_type_hints(self.recipe, include_extras=True), **get_type_hints(adjusted, include_extras=True)}
+        own, sizes = get_type_hints(self.recipe, include_extras=True), default_sizes(self.recipe)
+        shared = {} if sizes is None else get_type_hints(type(sizes[1]), include_extras=True)
+        kinds = {**get_type_hints(adjusted, include_extras=True), **shared, **own}
         given = {option: checked(f"{what} {option}", kinds[option], value) for option, value in options.items()}
         common = {option: given.pop(option) for option in COMMON if option in given}
+        if sizes is not None:
+            name, default = sizes
+            given[name] = replace(default, **{option: given.pop(option) for option in list(given) if option not in own})
         return adjusted(self.recipe(**given), **common)
 
 

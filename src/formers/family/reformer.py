@@ -20,7 +20,8 @@ from formers.core import FormersError
 from formers.depth import Stacked
 from formers.family.parts import position as positions
 from formers.family.parts import residual
-from formers.feedforward import Chunked, Dense
+from formers.family.sizes import TransformerSizes
+from formers.feedforward import Chunked
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.model import Spec
 from formers.patterns import Alternate, Blocks, Causal, Full, Local, Pattern
@@ -84,13 +85,7 @@ def reformer(
     pool: str = "mean",
     causal: bool | None = None,
     decoder_layers: NonNegativeInt = 0,
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    layers: PositiveInt = 4,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 512,
+    sizes: TransformerSizes = TransformerSizes(length=512, norm="reversible"),
     attention: Annotated[tuple[Word, ...], BeforeValidator(listed)] = ("lsh",),
     rounds: PositiveInt = 2,
     evaluation_rounds: PositiveInt | None = None,
@@ -107,16 +102,11 @@ def reformer(
     local_chunk: PositiveInt | None = None,
     ff_chunk: PositiveInt | None = 2048,
     loss_chunk: PositiveInt | None = None,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    norm: str = "reversible",
     ends: Literal["mean", "concat", "sum"] | None = None,
     position: str = "axial",
     shape: tuple[PositiveInt, PositiveInt] | None = None,
     dims: tuple[PositiveInt, PositiveInt] | None = None,
-    activation: str = "gelu",
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """LSH attention in reversible layers: a language model, an encoder (causal=False, or with `classes`), or with `decoder_layers` both.
 
@@ -130,7 +120,7 @@ def reformer(
         raise FormersError(f"{given} and decoder_layers={decoder_layers} are two things to do: give one of them.")
     if not attention:
         raise FormersError("attention=[] leaves layers without any: name at least one, as in attention=lsh or attention=local,lsh.")
-    chunk = chunk or min(64, length)
+    chunk = chunk or min(64, sizes.length)
     lsh = LSH(
         rounds=rounds, chunk=chunk, buckets=buckets, reach=reach, duplicates=duplicates, across_buckets=across_buckets, itself=itself,
         wrap=wrap, scaled=scaled, evaluation_rounds=evaluation_rounds, seed=hash_seed, key_epsilon=key_epsilon,
@@ -140,15 +130,14 @@ def reformer(
     everything, near = whom(causal, local_chunk or chunk)
     seen = [near if word == "local" else everything for word in attention]
     common: dict[str, Any] = dict(
-        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout, attention_dropout=attention_dropout,
-        embedding_scale=embedding_scale, position=placed(position, shape, dims), residual=joined(norm, ends),
-        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation)
+        **sizes.fields, position=placed(position, shape, dims), residual=joined(sizes.norm, ends),
+        feedforward=sizes.feedforward
         if ff_chunk is None
-        else Chunked(hidden=hidden or 4 * dim, activation=activation, chunk=ff_chunk),
+        else Chunked(hidden=sizes.hidden_dim, activation=sizes.activation, chunk=ff_chunk),
     )  # fmt: skip
     reads: dict[str, Any] = dict(
         attention=kinds[attention[0]] if len(set(attention)) == 1 else ByLayer(*(kinds[word] for word in attention)),
-        pattern=seen[0] if len(set(seen)) == 1 else Alternate(*seen), depth=Stacked(layers=layers),
+        pattern=seen[0] if len(set(seen)) == 1 else Alternate(*seen), depth=Stacked(layers=sizes.layers),
     )  # fmt: skip
     if not decoder_layers:
         head = LanguageModel if causal else MaskedLM
