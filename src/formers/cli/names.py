@@ -26,12 +26,14 @@ def members() -> dict[str, Known]:
     """The members, from the table in family/members.py, the signatures of its recipes, their sizes, and family/common.py."""
     recipes = {n.name: n for file in _files("family") for n in _nodes(file) if isinstance(n, ast.FunctionDef)}
     sizes = _inherited([n for n in _nodes(SOURCES / "family" / "sizes.py") if isinstance(n, ast.ClassDef)])
+    common = recipes["adjusted"].args.kwonlyargs
     found = {}
     for key, value in _items(_table("members.py", "MEMBERS")):
         recipe = recipes[_name(value.args[0])]
-        given = (*recipe.args.kwonlyargs, *recipes["adjusted"].args.kwonlyargs)
+        given = (*recipe.args.kwonlyargs, *common)
         inner = [(each.arg, sizes.get(_name(each.annotation), [])) for each in given]
         options = [name for argument, fields in inner for name in ([_name(field.target) for field in fields] or [argument])]
+        options[-len(common) : -len(common)] = [name for each in value.keywords if each.arg == "groups" for name, _ in _items(each.value)]
         about = (ast.get_docstring(recipe) or "").partition("\n")[0]
         found[key] = Known(about, [name for name, _ in _items(value.args[1])], list(dict.fromkeys(options)))
     return found
