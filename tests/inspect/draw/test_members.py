@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
 from typing import Any
@@ -25,8 +24,7 @@ NAMES = sweep("name", formers.members())
 
 def needed(name: str) -> dict[str, Any]:
     """A small value for whatever else a recipe insists on."""
-    parameters = inspect.signature(MEMBERS[name].recipe).parameters
-    return {option: 4 for option, p in parameters.items() if p.default is p.empty and option != "vocab"}
+    return {option: 4 for option, p in MEMBERS[name].parameters.items() if p.default is p.empty and option != "vocab"}
 
 
 def printed(what: RenderableType, width: int = 80) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from inspect import Parameter, signature
+from inspect import Parameter
 from typing import Any, NamedTuple
 
 import torch
@@ -112,7 +112,7 @@ def small_spec(variant: Variant, length: int) -> Spec:
     options = {name: value for name, value in {**SIZES, **SEEN, "length": length}.items() if name in known.options}
     if "vocab" in options:
         options.pop("features", None)
-    if not signature(known.recipe).parameters.get("memory", NONE).default:  # what is there to be added stays away
+    if not known.parameters.get("memory", NONE).default:  # what is there to be added stays away
         options.pop("memory", None)
     spec = member_spec(variant.member, **{**options, **variant.options})
     if spec.memory.limit is None:
