@@ -44,9 +44,10 @@ EXECUTORS: dict[str, Executor] = {
 }
 
 
-_CHOICES: dict[tuple[object, ...], str] = {}
-MOST_CHOICES = 1024
-"""So many choices are remembered: decoding makes one a token."""
+_CHOSEN: dict[tuple[object, ...], str] = {}
+"""The executor by `signature`: layers of one pass, and passes over equal shapes, share one choice."""
+MOST_CHOSEN = 1024
+"""The cache of choices is emptied when it has so many."""
 
 
 class Choice(NamedTuple):
@@ -130,21 +131,36 @@ def attend(
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str = "auto") -> Tensor:
     """What `attend` computes, for a request that is known to fit its tensors."""
-    explicit = isinstance(request.keys, ExplicitPositions) or isinstance(request.queries, ExplicitPositions)
-    if how != "auto" or explicit or torch.compiler.is_compiling():
+    if how != "auto" or torch.compiler.is_compiling():
         return EXECUTORS[choose(request, q, k, v, how).name].run(q, k, v, request)
-    # The choice depends on this alone: layers of one pass, and passes over equal shapes, share it.
-    signature = (
-        request.pattern, request.queries, request.keys, request.heads, q.shape, v.shape, q.dtype, q.device, request.valid is None,
-        type(request.bias), request.dropout > 0, request.first is None, torch.is_grad_enabled() and q.requires_grad | k.requires_grad,
-        v.requires_grad, *EXECUTORS,
-    )  # fmt: skip
-    name = _CHOICES.get(signature)
+    asked = signature(request, q, k, v)
+    name = _CHOSEN.get(asked)
     if name is None:
-        if len(_CHOICES) >= MOST_CHOICES:
-            _CHOICES.clear()
-        name = _CHOICES[signature] = choose(request, q, k, v).name
+        if len(_CHOSEN) >= MOST_CHOSEN:
+            _CHOSEN.clear()
+        name = _CHOSEN[asked] = choose(request, q, k, v).name
     return EXECUTORS[name].run(q, k, v, request)
+
+
+def signature(request: Request, q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
+    """All that the choice of an executor may depend on, as a value.
+
+    Positions count as integers, and of explicit positions only the class and the number: no tensor is read. For one query they count only
+    if its pattern says which keys it reads (`Pattern.reads`); for other patterns all tokens of a decoding share one choice.
+    """
+    queries, keys = request.queries, request.keys
+    where: tuple[object, ...]
+    if isinstance(queries, ExplicitPositions) or isinstance(keys, ExplicitPositions):
+        where = type(queries), queries.length, type(keys), keys.length
+    elif queries.length == 1 and request.pattern.reads(queries.stop - 1) is None:
+        where = 1, type(keys), keys.length > 0
+    else:
+        where = queries, keys
+    return (
+        request.pattern, where, request.heads, q.shape, v.shape[3], q.dtype, q.device, request.valid is None, type(request.bias),
+        request.dropout > 0, request.first is None,
+        torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad), *EXECUTORS,
+    )  # fmt: skip
 
 
 def explain(

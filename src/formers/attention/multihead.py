@@ -214,6 +214,7 @@ class SelfAttention(_Heads):
     def __init__(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None, part: DotProduct) -> None:
         super().__init__(sizes, part)
         self.patterns = [pattern.at(step) for step in range(sizes.steps)]
+        self.causal = [each.is_causal for each in self.patterns]
         self.score = score
         self.qkv = nn.Linear(sizes.dim, sum(self.widths), bias=part.bias)
         initialise(self.qkv, self.widths, law=sizes.initialisation)
@@ -223,9 +224,9 @@ class SelfAttention(_Heads):
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the keys and values for the stream's continuation."""
         if past is not None and not isinstance(past, HiddenMemory):
             expect(KVCache, past)
-        pattern = self.patterns[step]
-        # Where rows end may decide who sees whom; causal rows have no end yet. torch.compile cannot make a pattern: its request says it.
-        if context.valid is None and not pattern.is_causal and not torch.compiler.is_compiling():
+        pattern, causal = self.patterns[step], self.causal[step]
+        # Who sees whom may depend on where rows end; causal rows have no end yet. torch.compile cannot make a pattern: the request does.
+        if context.valid is None and not causal and not torch.compiler.is_compiling():
             pattern = pattern.of(x.shape[1])
         reach, furthest = (None, None) if self.score is None else (self.score.reach(step), self.score.max_reach(step))
         if past is not None and furthest is not None:  # hidden states are kept by whoever gives them, keys by what is left behind
@@ -233,7 +234,7 @@ class SelfAttention(_Heads):
         q, cache = self.recall(x, past, context.positions)
         seen = cache if reach is None else within(cache, reach + x.shape[1])
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
-        valid = None if pattern.is_causal else context.valid
+        valid = None if causal else context.valid
         bias = None
         if self.score is not None:
             q, bias = self.score(x, q, seen.positions, context, self.scale, step)

@@ -112,6 +112,12 @@ class NoHead(Head):
     """Hidden states alone, as an encoder gives them to a decoder."""
 
 
+def scored(products: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Logits (..., vocab) of the products of hidden states with a table: times the scale, and with the bias of each token."""
+    logits = products * scale if scale != 1.0 else products
+    return logits if bias is None else logits + bias.to(logits.dtype)
+
+
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """The mean of what `token_nats` gives over the targets that count."""
     return mean(token_cross_entropy(logits, targets, smoothing), targets)

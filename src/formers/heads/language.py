@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import Sizes
-from formers.heads.base import Embeds, Head, HeadModule, cross_entropy, mask_targets, token_cross_entropy
-from formers.heads.chunked import chunked_cross_entropy, chunked_token_cross_entropy, scored
+from formers.heads.base import Embeds, Head, HeadModule, cross_entropy, mask_targets, scored, token_cross_entropy
+from formers.heads.chunked import chunked_cross_entropy, chunked_token_cross_entropy
 
 
 class LanguageModel(Head):

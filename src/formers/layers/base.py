@@ -61,7 +61,7 @@ class Layer(nn.Module):
     ) -> Any:  # Tensor, or (Tensor, State) with a state: torch's own recurrent layers are typed no closer
         """y, or (y, state) where a state is given."""
         x = self._check(x, mask, state)
-        given, positions, packed = self.room.place(x, mask, state, self.origin)
+        given, positions, packed = self.room.place(x, mask, state)
         losses = {} if losses is None else losses
         if packed is None:
             context = Context(positions, keep=state is not None, losses=losses)

@@ -156,7 +156,7 @@ class Model(nn.Module):
         if state is not None:
             self._check_state(state, given.shape[0])
         keep = self.is_causal and (state is not None or not torch.is_grad_enabled())
-        given, where, packed = (self.room if room is None else room).place(given, mask, state, self.spec.memory.origin)
+        given, where, packed = (self.room if room is None else room).place(given, mask, state)
         if packed is None:
             return embedding(given, where), Context(where, keep=keep, watch=watch), None
         if watch is not None:
@@ -205,7 +205,7 @@ class Model(nn.Module):
         progress: float,
     ) -> Output:
         """The output, from the last hidden states and what the stream has gathered; both are moved back to where tokens stood."""
-        tapped = context.channel(Taps)
+        tapped: Taps | None = context.channels.get(Taps)
         taps = {} if tapped is None else tapped.outputs
         if packed is not None:
             hidden, taps = packed.undo(hidden), {step: packed.undo(x) for step, x in taps.items()}

@@ -56,7 +56,7 @@ class Seq2Seq(Model):
             context = context.with_channels(FinalStates())
         hidden, _ = self.encoder(x, context)
         losses = {f"{ENCODER}{name}": loss for name, loss in context.losses.items()}
-        final = context.channel(FinalStates) or FinalStates()
+        final = context.channels.get(FinalStates) or FinalStates()
         if final and context.valid is not None and self.encoder.extra is not None:
             some = context.valid.any(dim=1, keepdim=True)
             final = FinalStates(tuple(s.masked_fill(~some, 0) for s in states) for states in final)

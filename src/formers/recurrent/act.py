@@ -101,7 +101,7 @@ class PonderingLayer(nn.Module):
         if context.watch is not None:
             about = f"token by token, {'at the most ' if self.part.ponders else ''}{self.part.steps} steps each"
             context.watch.note("attention executors", step, lambda: (Verdict("loop", True, about, None),))
-        final = context.channel(FinalStates)
+        final: FinalStates | None = context.channels.get(FinalStates)
         if final is not None:
             final.append(states)
         return y, RecurrentMemory.of(states) if context.keep else None

@@ -94,7 +94,7 @@ class RecurrentLayer(nn.Module):
         if context.watch is not None:
             about = "torch's kernel over the whole row" if valid is None else "torch's kernel over packed rows"
             context.watch.note("attention executors", step, lambda: (Verdict(self.cell, True, about, None),))
-        final = context.channel(FinalStates)
+        final: FinalStates | None = context.channels.get(FinalStates)
         if final is not None:
             final.append(states)
         return y, RecurrentMemory.of(states) if context.keep else None
