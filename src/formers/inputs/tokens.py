@@ -50,7 +50,7 @@ class Lookup(InputModule):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The vectors (batch, length, dim) of tokens, unscaled."""
-        raise TypeError(f"{type(self).__name__} embeds nothing: define look_up(tokens).")
+        raise TypeError(f"{type(self).__name__} embeds nothing: define embed(tokens).")
 
     def check(self, x: Tensor) -> Tensor:
         return integers(x, (), "(batch, length)")
