@@ -2,7 +2,7 @@
 
 For every length n two numbers of a member, built small, as its recipe builds it:
 
-operations      the longest chain of operations between the tokens and the logits of one pass (sequential_operations.py), by the explicit path
+operations      the longest chain of operations between tokens and logits of one pass (sequential_operations.py), by the explicit path
 path            the fewest operations that carry information from one token to another, for the worst pair (paths.py)
 
 How they grow is said by the curve that fits them best among a, a + b log n, a + b sqrt n and a + b n, and by the slope of their last
