@@ -11,6 +11,7 @@ from formers.attention import LSH
 from formers.attention.lsh.hashing import in_order
 from formers.attention.lsh.reference import meetings
 from formers.core import Context, Range
+from formers.inspect.measure.links import attention_links
 from formers.inspect.measure.paths import NEVER, Paths, distances, paths, stack_links
 from formers.model import Spec, build
 from formers.patterns import Causal, Local
@@ -121,11 +122,11 @@ def test_hashing_joins_those_who_meet():
     spec = formers.spec("reformer", vocab=11, dim=16, heads=2, layers=1, length=32, chunk=4)
     part = spec.attention
     assert isinstance(part, LSH)
-    links = part.links(spec.sizes, spec.pattern, 32, 0)
+    links = attention_links(part, spec.sizes, spec.pattern, 32, 0)
     assert not links.triu(1).any()
     assert 0.05 < links.float().mean() < 0.45
-    assert links.equal(part.links(spec.sizes, spec.pattern, 32, 0))
-    everything = part.replace(buckets=2, rounds=8).links(spec.sizes, spec.pattern, 32, 0)
+    assert links.equal(attention_links(part, spec.sizes, spec.pattern, 32, 0))
+    everything = attention_links(part.replace(buckets=2, rounds=8), spec.sizes, spec.pattern, 32, 0)
     assert everything.sum() > links.sum()
     alike = in_order(torch.zeros(1, 1, 1, 4, dtype=torch.int32))
     assert bool(meetings(alike, part.rules(False)).all())

@@ -24,7 +24,7 @@ from formers.evaluation.exact_match import by_difficulty
 from formers.heads import Tag
 from formers.inspect import by_step, draw_ponder, ponder_facts, ponder_of, save_ponder
 from formers.inspect.measure.costs import Costs
-from formers.inspect.measure.difficulty import Answers, Items, correlation, grouped
+from formers.inspect.measure.difficulty import ItemAnswers, Items, correlation, grouped
 from formers.inspect.measure.ponder import Flops, Ponder, ponders
 from formers.training import prepare
 from helpers import close, refused, sweep
@@ -190,7 +190,7 @@ def test_correlation_of_numbers_made_by_hand() -> None:
 
 def test_groups_of_numbers_made_by_hand() -> None:
     n, hard = torch.tensor([2.0, 4.0, 5.0]).double(), torch.tensor([1, 1, 7])
-    easy, harder = grouped(n, hard, Answers(torch.tensor([2, 3, 1]), torch.tensor([2, 1, 0]), torch.tensor([True, False, False])))
+    easy, harder = grouped(n, hard, ItemAnswers(torch.tensor([2, 3, 1]), torch.tensor([2, 1, 0]), torch.tensor([True, False, False])))
     assert easy == (1, 2, 3.0, 1.0, 0.6, 0.5)
     assert harder == (7, 1, 5.0, 0.0, 0.0, 0.0)
     assert grouped(n)[0][:2] == (None, 3)

@@ -10,13 +10,14 @@ g(x, ReLU F(LN(x))) gated: the gate where the branch comes back
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import singledispatch
 from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from formers.attention import DotProduct
+from formers.attention import Attention, ByLayer, DotProduct
 from formers.core import Slot
 from formers.depth import Shared, Stacked
 from formers.feedforward import NoFeedForward
@@ -26,6 +27,7 @@ from formers.memory import NoMemory
 from formers.model import Spec
 from formers.patterns import Intersection, Union
 from formers.position import NoPosition
+from formers.recurrent import Aligned, Pondering, Recurrent, Window
 from formers.residual import Bare, Gated, NormOnly, Plain, PostNorm, PreNorm, Residual, Reversible
 from formers.score import NoScore
 
@@ -58,13 +60,44 @@ def sublayers(spec: Spec) -> list[Sublayer]:
     """The sublayers of a block in the order in which the stream meets them."""
     kinds = spec.attention.kinds
     shaped: tuple[Slot, ...] = (kinds[0] if len(kinds) == 1 else spec.attention, spec.pattern, spec.score, spec.memory)
-    # A layer that carries a state says its name by its title, and decides by itself who sees whom.
-    found = [Sublayer(spec.attention.title, _names(*(shaped[2:] if spec.attention.carries else shaped)))]
+    # The title of a recurrent layer already names it, and its pattern is part of what it is.
+    found = [Sublayer(attention_title(spec.attention), _names(*(shaped[2:] if spec.attention.carries else shaped)))]
     if spec.encoder is not None and not spec.attention.reads_source:
         found.append(Sublayer("cross-attention", "over the encoder"))
     if not isinstance(spec.feedforward, NoFeedForward):
         found.append(Sublayer("feed-forward", _names(spec.feedforward)))
     return found
+
+
+@singledispatch
+def attention_title(attention: Attention) -> str:
+    """The name of an attention's sublayer in the diagram."""
+    return "self-attention"
+
+
+@attention_title.register
+def _(attention: ByLayer) -> str:
+    return ", ".join(dict.fromkeys(attention_title(kind) for kind in attention.kinds))
+
+
+@attention_title.register
+def _(attention: Recurrent) -> str:
+    return f"{attention.cell} recurrence"
+
+
+@attention_title.register
+def _(attention: Pondering) -> str:
+    return f"{attention.cell} recurrence, {'up to ' if attention.ponders else ''}{attention.steps} steps"
+
+
+@attention_title.register
+def _(attention: Window) -> str:
+    return f"window of {attention.window}"
+
+
+@attention_title.register
+def _(attention: Aligned) -> str:
+    return f"{attention.cell} recurrence" if attention.alignment == "none" else f"{attention.cell}, {attention.alignment} alignment"
 
 
 def _names(*parts: Slot) -> str:

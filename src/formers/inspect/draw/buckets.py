@@ -20,7 +20,7 @@ from formers.inspect.draw.figure import TEXT, new_figure, save_figure, tidy, wri
 from formers.inspect.draw.fonts import drawable, fonts_for
 from formers.inspect.draw.patterns import grid
 from formers.inspect.draw.terminal import TIMES, has_unicode, lines_of, sayable
-from formers.inspect.measure.buckets import Buckets, Figures, Layer, figures, without_self
+from formers.inspect.measure.buckets import Buckets, Figures, LayerBuckets, figures, without_self
 from formers.inspect.measure.leak import Moved
 from formers.inspect.measure.token_labels import plain_label
 
@@ -93,7 +93,7 @@ def save_buckets(seen: Buckets, path: str | Path, layer: int | None = None, head
     return save_figure(figure, path)
 
 
-def layer_row(layer: Layer, found: Figures, move: Moved | None) -> list[str]:
+def layer_row(layer: LayerBuckets, found: Figures, move: Moved | None) -> list[str]:
     """The figures of a layer, for a table with the columns of `COLUMNS`."""
     return [
         str(layer.step), f"{found.used:.1f}/{layer.buckets:,}", f"{found.largest:,}", f"{found.keys:.1f}", f"{found.most_keys:,}",
@@ -161,7 +161,7 @@ def _strip(axes: Any, labels: list[str], numbers: Tensor, palette: Any, cuts: ra
     tidy(axes)
 
 
-def _painted(layer: Layer, numbers: Tensor, final: bool) -> Tensor:
+def _painted(layer: LayerBuckets, numbers: Tensor, final: bool) -> Tensor:
     """The pairs of one head and round as colours (n, n, 3): that of the query's bucket where two meet, grey where chunks keep them apart.
 
     Where chunks are not yet cut, all pairs of a bucket meet.
@@ -175,14 +175,14 @@ def _painted(layer: Layer, numbers: Tensor, final: bool) -> Tensor:
     return torch.where(met[..., None], inks[numbers][:, None], image)
 
 
-def _which(layer: Layer, head: int) -> str:
+def _which(layer: LayerBuckets, head: int) -> str:
     rules = layer.rules
     words = [f"layer {layer.step}", f"head {head}", f"{layer.rounds} round{'s' * (layer.rounds > 1)}"]
     words.append(f"chunks of {rules.chunk}" if rules.reach == "chunk" else "whole buckets")
     return ", ".join(words)
 
 
-def _said(layer: Layer, head: int) -> str:
+def _said(layer: LayerBuckets, head: int) -> str:
     """The figures of a head, in words."""
     found = figures(layer.head(head))
     words = (

@@ -13,7 +13,7 @@ from formers.core import Part
 from formers.inspect.draw.block import draw_block
 from formers.inspect.draw.tables import add_row, bar, new_table
 from formers.inspect.draw.terminal import sayable
-from formers.inspect.measure.members import Stack, member_facts, member_spec, members_facts, stacks
+from formers.inspect.measure.members import NamedStack, member_facts, member_spec, members_facts, stacks
 from formers.inspect.measure.part_text import spell
 from formers.model import Spec
 
@@ -68,7 +68,7 @@ def size_text(value: object) -> str:
     return spell(value) if isinstance(value, Part) else str(value)
 
 
-def _titles(there: list[Stack]) -> list[str]:
+def _titles(there: list[NamedStack]) -> list[str]:
     return [stack.title for stack in there] if len(there) > 1 else ["value"]
 
 

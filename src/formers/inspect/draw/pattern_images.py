@@ -23,7 +23,7 @@ from formers.inspect.measure.pattern_images import (
     own_block,
     pixel_marks,
 )
-from formers.inspect.measure.patterns import drawn_of
+from formers.inspect.measure.patterns import pattern_masks
 from formers.patterns import Pattern
 
 COLOURS = {QUERY: "#000000", OWN: "#23508e", MEMORY: "#e69f00", BEFORE: "#cfd4da", LATER: "#f4f5f7"}
@@ -74,7 +74,7 @@ def save_on_image(
 ) -> Path:
     """Writes a picture, .png or .svg: for each head that differs the matrix, and beside it what one pixel sees on the image."""
     length = matrix_length(grid, length)
-    drawn, pixel = drawn_of(pattern, length, heads, layer), checked_pixel(pattern.at(layer), grid, pixel)
+    drawn, pixel = pattern_masks(pattern, length, heads, layer), checked_pixel(pattern.at(layer), grid, pixel)
     figure = new_figure(path, 8.8, 5.4 * len(drawn.mask))
     panels = figure.subplots(len(drawn.mask), 2, squeeze=False)
     for head, (mask, title) in enumerate(zip(drawn.mask, drawn.heads, strict=True)):

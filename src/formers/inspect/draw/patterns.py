@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from formers.inspect.draw.figure import FAINT, INK, LINE, TEXT, new_figure, save_figure, tidy, write_caption
 from formers.inspect.draw.terminal import TIMES, has_unicode, lines_of, margin, ruler, sayable
-from formers.inspect.measure.patterns import drawn_of
+from formers.inspect.measure.patterns import pattern_masks
 from formers.patterns import Pattern
 
 WIDE = 32
@@ -25,7 +25,7 @@ SHADES = "·░▒▓█"
 
 def draw_pattern(pattern: Pattern, length: int = 32, heads: int = 1, layer: int = 0, columns: int = 80, encoding: str = "utf-8") -> str:
     """The pattern as lines of at most `columns` characters, of ASCII alone if the encoding is not UTF-8; heads that differ one by one."""
-    drawn = drawn_of(pattern, length, heads, layer)
+    drawn = pattern_masks(pattern, length, heads, layer)
     lines, pairs = [], 1
     for mask, title in zip(drawn.mask, drawn.heads, strict=True):
         rows, pairs = grid(mask, columns, has_unicode(encoding))
@@ -38,7 +38,7 @@ def draw_pattern(pattern: Pattern, length: int = 32, heads: int = 1, layer: int 
 
 def save_pattern(pattern: Pattern, path: str | Path, length: int = 32, heads: int = 1, layer: int = 0) -> Path:
     """Writes the pattern as a picture, .png or .svg, a panel for each head that differs, and returns its path."""
-    drawn = drawn_of(pattern, length, heads, layer)
+    drawn = pattern_masks(pattern, length, heads, layer)
     across = min(4, len(drawn.mask))
     down = math.ceil(len(drawn.mask) / across)
     side = 4.2 if across == 1 else 3.0

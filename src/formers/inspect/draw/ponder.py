@@ -19,7 +19,7 @@ from formers.inspect.draw.fonts import drawable, fonts_for
 from formers.inspect.draw.tables import add_row, new_table
 from formers.inspect.draw.terminal import has_unicode, lines_of, sayable
 from formers.inspect.measure.difficulty import Difficulty
-from formers.inspect.measure.ponder import Flops, Ponder, Step
+from formers.inspect.measure.ponder import Flops, Ponder, StepHalting
 from formers.inspect.measure.token_labels import plain_label
 
 PALE, REST = "#c9d5e6", "#c4572b"
@@ -47,7 +47,7 @@ def draw_ponder(seen: Sequence[Ponder], flops: Flops, columns: int = 80, encodin
     return drawing.append("\n".join([*lines_of(LEGEND, columns - 1), *lines_of(f"A pass takes {flops.words}", columns - 1)]))
 
 
-def steps_table(steps: Sequence[Step]) -> Table:
+def steps_table(steps: Sequence[StepHalting]) -> Table:
     """A line for each step that somebody takes: halting probabilities of those who do, and how many of all go on."""
     table = new_table("step", "mean h", "lower quartile", "upper quartile", "still running", right=4)
     for step in (step for step in steps if step.mean is not None):

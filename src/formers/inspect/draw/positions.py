@@ -12,14 +12,14 @@ from torch import Tensor
 
 from formers.inspect.draw.figure import TEXT, new_figure, save_figure, tidy, write_caption
 from formers.inspect.draw.terminal import has_unicode, lines_of, margin, ruler, sayable
-from formers.inspect.measure.positions import Table
+from formers.inspect.measure.positions import PositionTable
 
 COLOURS = ((-1.0, (33, 102, 172)), (0.0, (247, 247, 247)), (1.0, (178, 24, 43)))
 """From -1 over 0 to 1: blue, white, red, as (value, (red, green, blue))."""
 SHADES, LETTERS = " ░▒▓█", " .:-=+*#%@"
 
 
-def draw_positions(table: Table, columns: int = 80, encoding: str = "utf-8", colour: bool = True) -> Text:
+def draw_positions(table: PositionTable, columns: int = 80, encoding: str = "utf-8", colour: bool = True) -> Text:
     """Positions as text for rich to print: two a line in colour, or one a line in shades; dimensions that do not fit are skipped."""
     length, dim = table.values.shape
     left = margin("", length)
@@ -39,7 +39,7 @@ def draw_positions(table: Table, columns: int = 80, encoding: str = "utf-8", col
     return drawing
 
 
-def save_positions(table: Table, path: str | Path) -> Path:
+def save_positions(table: PositionTable, path: str | Path) -> Path:
     """Writes positions as a picture, .png or .svg, and returns its path."""
     length, dim = table.values.shape
     figure = new_figure(path, 5.6, 4.4)

@@ -24,7 +24,7 @@ TOKENS = 2048
 """The most tokens whose pairs are counted: a pair of them has a number in every round and head."""
 
 
-class Layer(NamedTuple):
+class LayerBuckets(NamedTuple):
     """An LSH layer's buckets over one row of tokens, and how far it looks."""
 
     step: int
@@ -43,7 +43,7 @@ class Layer(NamedTuple):
     def length(self) -> int:
         return self.hashed.buckets.shape[3]
 
-    def head(self, head: int, round: int | None = None) -> Layer:
+    def head(self, head: int, round: int | None = None) -> LayerBuckets:
         """The same layer with one of its heads alone, and with one of its rounds where one is given."""
         rounds = slice(None) if round is None else slice(round, round + 1)
         return self._replace(hashed=Hashed(*(t[:, head : head + 1, rounds] for t in self.hashed)))
@@ -82,10 +82,10 @@ class Buckets:
     """The tokens, as labels."""
     tokens: Tensor
     """(1, length)"""
-    layers: list[Layer]
+    layers: list[LayerBuckets]
     """Its LSH layers, in their order."""
 
-    def chosen(self, layer: int | None = None, head: int = 0, round: int = 0) -> Layer:
+    def chosen(self, layer: int | None = None, head: int = 0, round: int = 0) -> LayerBuckets:
         """The layer of a number, the first with buckets unless given; refuses heads and rounds that it has not."""
         steps = [each.step for each in self.layers]
         if layer is not None and layer not in steps:
@@ -119,13 +119,13 @@ def read(model: Model, tokens: Tensor) -> tuple[dict[int, Tensor], Tensor | None
     return dict(sorted(watch.notes[BUCKETS].items())), logits
 
 
-def _layer(model: StackModel, step: int, buckets: Tensor) -> Layer:
+def _layer(model: StackModel, step: int, buckets: Tensor) -> LayerBuckets:
     spec = model.spec
     block = step % len(model.stack.depth.blocks)  # a block that is applied again hashes again, by its own rules
     part = spec.attention.at(block)
     assert isinstance(part, LSH)
     count = int(torch.tensor(part.factors(spec.sizes.length)).prod())
-    return Layer(step, in_order(buckets.cpu()), part.rules(spec.pattern.at(step).is_causal), count)
+    return LayerBuckets(step, in_order(buckets.cpu()), part.rules(spec.pattern.at(step).is_causal), count)
 
 
 def dropped_share(hashed: Hashed, rules: Rules, real: Tensor | None = None) -> float | None:
@@ -150,7 +150,7 @@ def _in_bucket(hashed: Hashed, rules: Rules, real: Tensor | None = None) -> tupl
     return within, dropped
 
 
-def figures(layer: Layer) -> Figures:
+def figures(layer: LayerBuckets) -> Figures:
     """What a layer's buckets come to."""
     found = layer.hashed.buckets[0].long()  # (heads, rounds, n)
     counts = torch.stack([torch.bincount(row, minlength=layer.buckets) for row in found.flatten(0, 1)])

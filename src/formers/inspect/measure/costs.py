@@ -8,9 +8,11 @@ float32, as the CPU's kernels make them; what a kernel needs inside is not seen.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import singledispatch
 from typing import Any, NamedTuple
 
 import torch
@@ -20,10 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from formers.attention import LSH, Attention
 from formers.attention.attend import Verdict
 from formers.attention.executors import blocked, distances
 from formers.attention.lsh import kernel as hashed
-from formers.core import FormersError, State, Watch
+from formers.core import FormersError, Sizes, State, Watch
 from formers.core.content import fixed_weights
 from formers.heads import NoHead
 from formers.inspect.measure.parameters import part_of
@@ -41,7 +44,7 @@ Layers = Mapping[str, Mapping[int, tuple[Verdict, ...]]]
 """By kind of attention and depth step: what every executor has to do with it."""
 
 
-class Step(NamedTuple):
+class PassCost(NamedTuple):
     """One pass through a model: its FLOPs by part, the torch operations that attention over pairs ran as, and the executors."""
 
     flops: dict[str, int]
@@ -62,7 +65,7 @@ class Step(NamedTuple):
 class Training(NamedTuple):
     """A forward pass in training mode, and the backward pass behind it."""
 
-    forward: Step
+    forward: PassCost
     total: int
     """FLOPs of both."""
     activations: int
@@ -78,11 +81,11 @@ class Cost(NamedTuple):
     batch: int
     pairs: float
     """The share of the pairs of a row that the pattern allows, over layers and heads."""
-    forward: Step
+    forward: PassCost
     """A forward pass in evaluation."""
     training: Training | None
     """A forward and a backward pass; None for a model without a loss."""
-    decoding: Step | None
+    decoding: PassCost | None
     """One more token for each row, through the state; None where the model does not continue, or not so far."""
     state: int | None
     """Bytes of what a continuation needs after `length` tokens."""
@@ -119,17 +122,17 @@ class Costs:
             training = None if targets is None else self._train(inputs, targets)
         return Cost(length, self.batch, allowed_share(self.spec, length), forward, training, decoding, state, held)
 
-    def forward(self, length: int) -> Step:
+    def forward(self, length: int) -> PassCost:
         """A forward pass over rows of a length, and nothing else."""
         with self.fake:
             return self._pass(example(self.spec, self.batch, length)[0])[0]
 
-    def _pass(self, inputs: Mapping[str, Any], state: State | None = None) -> tuple[Step, Output]:
+    def _pass(self, inputs: Mapping[str, Any], state: State | None = None) -> tuple[PassCost, Output]:
         """A pass in evaluation mode without gradients, and what it gives."""
         watch = Watch(only="executors")
         with evaluating(self.model), torch.no_grad(), counting() as counter:
             out = self.model(**inputs, state=state, watch=watch)
-        return Step(*_by_part(counter, self.spec), watch.notes), out
+        return PassCost(*_by_part(counter, self.spec), watch.notes), out
 
     def _train(self, inputs: Mapping[str, Any], targets: Tensor) -> Training:
         """A training step; tables that are made once must have been made."""
@@ -146,7 +149,7 @@ class Costs:
         self.model.zero_grad()
         with counting() as counter:
             out = self.model(**inputs, targets=targets, watch=watch, **memory)
-            forward = Step(*_by_part(counter, self.spec), watch.notes)
+            forward = PassCost(*_by_part(counter, self.spec), watch.notes)
             out.loss.backward()
         return Training(forward, counter.get_total_flops(), activations, live.peak)
 
@@ -158,7 +161,7 @@ class Costs:
         state = self.model(**example(self.spec, self.batch, limit)[0], state=self.model.initial_state(self.batch)).state
         return {"state": state}
 
-    def _decode(self, state: State) -> tuple[Step | None, int | None]:
+    def _decode(self, state: State) -> tuple[PassCost | None, int | None]:
         """One more token for each row behind a state, and the bytes of the buffers that hold what it leaves."""
         one, _ = example(self.spec, self.batch, 1)
         if "source" in one:
@@ -354,8 +357,20 @@ def allowed_share(spec: Spec, length: int) -> float:
     for pattern in set(patterns):
         head = torch.arange(spec.heads)[:, None, None] if pattern.by_head else 0
         shares[pattern] = torch.as_tensor(pattern.allows(i, j, head)).double().mean().item()
-    met = [spec.attention.at(step).met(spec.sizes) for step in range(len(patterns))]
-    return sum(shares[pattern] * share for pattern, share in zip(patterns, met, strict=True)) / len(patterns)
+    densities = [expected_density(spec.attention.at(step), spec.sizes) for step in range(len(patterns))]
+    return sum(shares[pattern] * density for pattern, density in zip(patterns, densities, strict=True)) / len(patterns)
+
+
+@singledispatch
+def expected_density(attention: Attention, sizes: Sizes) -> float:
+    """The expected share of the pairs allowed by a pattern that attention computes, for random queries and keys."""
+    return 1.0
+
+
+@expected_density.register
+def _(attention: LSH, sizes: Sizes) -> float:
+    buckets, rounds = math.prod(attention.factors(sizes.length)), attention.evaluation_rounds or attention.rounds
+    return float(1.0 - (1.0 - 1.0 / buckets) ** rounds)
 
 
 def _tensors(state: State) -> list[Tensor]:

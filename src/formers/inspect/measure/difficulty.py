@@ -23,7 +23,7 @@ from formers.evaluation.evaluate import default_part, evaluate
 from formers.evaluation.exact_match import correctness
 from formers.evaluation.ponder import PonderMetrics
 from formers.evaluation.protocol import Protocol, apply_protocol
-from formers.inspect.measure.ponder import Step, all_halting, by_step, refuse_plain, title_of
+from formers.inspect.measure.ponder import StepHalting, all_halting, by_step, refuse_plain, title_of
 from formers.model import Model, Output, Spec
 from formers.model.save import find, read_config
 from formers.training.run import open_run
@@ -46,7 +46,7 @@ class Group(NamedTuple):
     """The share of rows that are wholly right, their end, too; None where items are tokens."""
 
 
-class Answers(NamedTuple):
+class ItemAnswers(NamedTuple):
     """What was answered of some items, all (items,)."""
 
     symbols: Tensor
@@ -56,14 +56,14 @@ class Answers(NamedTuple):
     """Which rows are wholly right."""
 
     @classmethod
-    def of(cls, each: Sequence[Answers]) -> Answers:
+    def of(cls, each: Sequence[ItemAnswers]) -> ItemAnswers:
         """Those of several batches."""
         symbols, right, whole = zip(*each, strict=True)
         return cls(torch.cat(symbols), torch.cat(right), None if whole[0] is None else torch.cat(whole))
 
-    def some(self, items: Tensor) -> Answers:
+    def some(self, items: Tensor) -> ItemAnswers:
         """Those of some of the items."""
-        return Answers(self.symbols[items], self.right[items], None if self.whole is None else self.whole[items])
+        return ItemAnswers(self.symbols[items], self.right[items], None if self.whole is None else self.whole[items])
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Difficulty:
     """Of difficulty and N over all items; None where one of them is always the same."""
     mean: float
     """Of N, over all tokens."""
-    steps: list[Step] | None
+    steps: list[StepHalting] | None
     """What tokens answer at each step; None where nobody asked."""
     dial: str = "difficulty"
     """What the difficulty is the number of, such as digits."""
@@ -115,7 +115,7 @@ class Items(PonderMetrics):
         self.grades: list[Tensor] = []
         self.dial = _dial(batches)
         self.end = batches.ending() if isinstance(batches, Exercised) else None
-        self.answers: list[Answers] = []
+        self.answers: list[ItemAnswers] = []
         self.thought: dict[tuple[str, int], list[Tensor]] = {}
         """N of each item, by stack and layer."""
         self.tokens: dict[tuple[str, int], list[Tensor]] = {}
@@ -156,15 +156,15 @@ class Items(PonderMetrics):
         if self.by_step is not None:
             mask = batch.get("mask", torch.ones(targets.shape[:2], dtype=torch.bool))
             self.grades.append(self.by_step[here][:, : mask.shape[1]][mask])
-            self.answers.append(Answers(symbol[mask].long(), (hit & symbol)[mask].long(), None))
+            self.answers.append(ItemAnswers(symbol[mask].long(), (hit & symbol)[mask].long(), None))
         elif self.by_row is not None:
             self.grades.append(self.by_row[here])
-            self.answers.append(Answers(symbol.sum(dim=1), (hit & symbol).sum(dim=1), hit.all(dim=1) & counted.any(dim=1)))
+            self.answers.append(ItemAnswers(symbol.sum(dim=1), (hit & symbol).sum(dim=1), hit.all(dim=1) & counted.any(dim=1)))
 
     def difficulties(self) -> list[Difficulty]:
         """What was seen, by stack and layer, the encoder first."""
         grades = torch.cat(self.grades) if self.grades else None
-        answers = Answers.of(self.answers) if self.answers else None
+        answers = ItemAnswers.of(self.answers) if self.answers else None
         made = []
         for side, layer in sorted(self.thought, key=lambda place: (not place[0], place[1])):
             n, tokens = torch.cat(self.thought[side, layer]), torch.cat(self.tokens[side, layer])
@@ -185,7 +185,7 @@ class Items(PonderMetrics):
         return made
 
 
-def grouped(n: Tensor, grades: Tensor | None = None, answers: Answers | None = None) -> list[Group]:
+def grouped(n: Tensor, grades: Tensor | None = None, answers: ItemAnswers | None = None) -> list[Group]:
     """N (items,), by difficulty, with what was answered."""
     if grades is None:
         return [_group(None, n, None)]
@@ -255,7 +255,7 @@ def _dial(batches: Batches) -> str:
     return batches.exercise.dial if isinstance(batches, Exercised) else "supporting facts" if isinstance(batches, Stories) else "difficulty"
 
 
-def _group(difficulty: int | None, n: Tensor, answers: Answers | None) -> Group:
+def _group(difficulty: int | None, n: Tensor, answers: ItemAnswers | None) -> Group:
     accuracy = exact = None
     if answers is not None and int(answers.symbols.sum()):
         accuracy = float(answers.right.sum()) / float(answers.symbols.sum())

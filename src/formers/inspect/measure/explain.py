@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import singledispatch
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from formers.attention import Attention
 from formers.core import FormersError, nearest
 from formers.family import MEMBERS
 from formers.inspect.measure.costs import SCORES, Cost, Costs, Layers
-from formers.inspect.measure.members import about, member_spec, spec_facts
+from formers.inspect.measure.members import about, member_spec, spec_facts, stacks
 from formers.inspect.measure.parameters import PARTS
 from formers.model import Spec
 from formers.model.save import find, read_config
+from formers.recurrent import Aligned, Pondering, Recurrent
 
 LENGTHS = (128, 512, 2048, 8192, 32768)
 """The lengths that costs are given for unless others are asked for; the member's own stands among them."""
@@ -81,7 +84,7 @@ def _rows(costs: Costs, lengths: Sequence[int]) -> tuple[list[Cost], str | None]
     if lengths:
         return [costs.at(length) for length in sorted(set(lengths))], None
     rows: list[Cost] = []
-    if costs.spec.by_token:
+    if any(token_by_token(kind) for stack in stacks(costs.spec) for kind in stack.spec.attention.kinds):
         return [costs.at(length) for length in SHORT], "rows are computed token by token, which takes long to look at; ask with --length."
     for length in sorted({*LENGTHS, min(max(costs.spec.length, 2), LONGEST)}):
         try:
@@ -91,6 +94,27 @@ def _rows(costs: Costs, lengths: Sequence[int]) -> tuple[list[Cost], str | None]
                 raise
             return rows, str(why)
     return rows, None
+
+
+@singledispatch
+def token_by_token(attention: Attention) -> bool:
+    """Whether a row is computed by many operations for each token, so that counting those of a long row takes long."""
+    return False
+
+
+@token_by_token.register
+def _(attention: Recurrent) -> bool:
+    return attention.cell != "lstm"  # torch has one operation for a row of an LSTM on the CPU
+
+
+@token_by_token.register
+def _(attention: Pondering) -> bool:
+    return True
+
+
+@token_by_token.register
+def _(attention: Aligned) -> bool:
+    return attention.fed
 
 
 def _tokens(row: Cost) -> int:

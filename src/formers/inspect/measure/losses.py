@@ -18,7 +18,7 @@ from torch import Tensor
 from formers.core import IGNORED, FormersError, State
 from formers.data import Batches, Bytes, Streams
 from formers.evaluation.protocol import Protocol, apply_protocol, is_text
-from formers.heads.base import Embeds
+from formers.heads.base import EmbeddingTables
 from formers.model import Model, evaluating
 from formers.training.log import METRICS
 from formers.training.run import open_run
@@ -56,7 +56,7 @@ class Losses(NamedTuple):
 
 def token_cross_entropy(model: Model, hidden: Tensor, targets: Tensor) -> Tensor:
     """The loss (batch, length) of every target by itself, in nats."""
-    return model.head.token_losses(hidden, cast(Embeds, model.embedding), targets)
+    return model.head.token_losses(hidden, cast(EmbeddingTables, model.embedding), targets)
 
 
 @torch.no_grad()

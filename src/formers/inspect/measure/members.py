@@ -17,7 +17,7 @@ VOCAB = 256
 """The vocabulary of a description that is given none: bytes."""
 
 
-class Stack(NamedTuple):
+class NamedStack(NamedTuple):
     """One stack of a member and what to call it."""
 
     title: str
@@ -98,8 +98,8 @@ def spec_facts(spec: Spec) -> dict[str, Any]:
     }
 
 
-def stacks(spec: Spec) -> list[Stack]:
+def stacks(spec: Spec) -> list[NamedStack]:
     """The stacks of a spec, the encoder's first."""
     if spec.encoder is None:
-        return [Stack("stack", spec)]
-    return [Stack("encoder", spec.encoder), Stack("decoder", spec)]
+        return [NamedStack("stack", spec)]
+    return [NamedStack("encoder", spec.encoder), NamedStack("decoder", spec)]

@@ -1,4 +1,4 @@
-"""How far apart two positions are: the fewest operations that carry information from one to the other.
+"""Path lengths: the fewest operations that carry information from one position to another.
 
 One operation carries information from j to i where links_ij; a position keeps its own. By a breadth-first search,
 
@@ -14,10 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from formers.inspect.measure.links import attention_links, cross_links, final_tokens
 from formers.model import Spec
 
 NEVER = -1
-"""The path between two positions that no number of operations joins."""
+"""The path between two positions that no number of operations connects."""
 
 
 def distances(links: Callable[[int], Tensor], size: int, patience: int = 2) -> Tensor:
@@ -73,7 +74,7 @@ def stack_links(spec: Spec, length: int, step: int) -> Tensor:
     With a memory, tokens are read in segments of the spec's length, and see what the memory holds of those before.
     """
     places = spec.extra + length
-    links = spec.attention.at(step).links(spec.sizes, spec.pattern, places, step)
+    links = attention_links(spec.attention.at(step), spec.sizes, spec.pattern, places, step)
     if spec.memory.limit is not None:
         here = torch.arange(places)
         oldest = here // spec.length * spec.length - spec.memory.limit
@@ -89,8 +90,8 @@ def _crossing(spec: Spec, source: Spec, length: int) -> Tensor:
         whole = torch.zeros(before + length, before + length, dtype=torch.bool)
         whole[:before, :before] = stack_links(source, length, step)
         whole[before:, before:] = stack_links(spec, length, step)
-        ends = source.attention.at(step).ends(length)
-        whole[before:, source.extra : before] = spec.attention.at(step).cross_links(length, length, ends)
+        ends = final_tokens(source.attention.at(step), length)
+        whole[before:, source.extra : before] = cross_links(spec.attention.at(step), length, length, ends)
         return whole
 
     patience = max(_patience(each, length) for each in (spec, source))

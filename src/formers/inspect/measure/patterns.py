@@ -16,7 +16,7 @@ PAIRS = 4096**2
 """The largest number of pairs that is worth a drawing's memory."""
 
 
-class Drawn(NamedTuple):
+class PatternMasks(NamedTuple):
     """A pattern's mask at a layer, (1, length, length) where heads are alike, and the words below it."""
 
     mask: Tensor
@@ -45,7 +45,7 @@ def pattern_named(name: str, options: Mapping[str, Any] | None = None) -> Patter
 
 def pattern_facts(pattern: Pattern, length: int = 32, heads: int = 1, layer: int = 0) -> dict[str, Any]:
     """What a drawing shows, ready for JSON: the pattern, its density, and for each head that differs a row of 0 and 1 a query."""
-    drawn = drawn_of(pattern, length, heads, layer)
+    drawn = pattern_masks(pattern, length, heads, layer)
     return {
         "pattern": pattern.model_dump(mode="json"),
         "length": length,
@@ -84,7 +84,7 @@ def _classes(annotation: Any) -> Iterator[type]:
         yield from _classes(inner)
 
 
-def drawn_of(pattern: Pattern, length: int, heads: int, layer: int) -> Drawn:
+def pattern_masks(pattern: Pattern, length: int, heads: int, layer: int) -> PatternMasks:
     """The mask to draw, after refusing sizes that cannot be drawn, and its words."""
     if layer < 0:
         raise FormersError(f"layer={layer} is no layer: they are counted from 0.")
@@ -104,7 +104,7 @@ def drawn_of(pattern: Pattern, length: int, heads: int, layer: int) -> Drawn:
         words.append(f"{heads} heads" if different > 1 else f"all {heads} heads alike")
     caption = f"{', '.join(words)}: {_percent(mask)} of pairs allowed."
     titles = [f" head {h}: {_percent(m)}" for h, m in enumerate(mask)] if different > 1 else [""]
-    return Drawn(mask, caption, titles)
+    return PatternMasks(mask, caption, titles)
 
 
 def _share(mask: Tensor) -> float:

@@ -79,7 +79,7 @@ class Ponder:
         return f"{what}{steps:.2f} of {self.most} steps a token in the mean ({self.saved:.0%} saved), remainder {rest:.2f}"
 
 
-class Step(NamedTuple):
+class StepHalting(NamedTuple):
     """What the tokens that take a step answer there."""
 
     number: int
@@ -174,7 +174,7 @@ def ponders(notes: Notes, labels: Mapping[str, list[str]]) -> list[Ponder]:
     return found
 
 
-def by_step(halting: Tensor, steps: Tensor) -> list[Step]:
+def by_step(halting: Tensor, steps: Tensor) -> list[StepHalting]:
     """What tokens with h (tokens, most) and N (tokens,) answer at each step, and how many of them go on behind it."""
     made = []
     for t in range(halting.shape[1]):
@@ -182,7 +182,7 @@ def by_step(halting: Tensor, steps: Tensor) -> list[Step]:
         h = h[~h.isnan()].double()
         goes_on = float((steps > t + 1).double().mean())
         lower, upper = (float(h.quantile(share)) if len(h) else None for share in (0.25, 0.75))
-        made.append(Step(t + 1, float(h.mean()) if len(h) else None, lower, upper, goes_on))
+        made.append(StepHalting(t + 1, float(h.mean()) if len(h) else None, lower, upper, goes_on))
     return made
 
 

@@ -34,7 +34,7 @@ class Depths(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.known: dict[int, Memory] = {}
+        self.known: dict[int, StorageDepths] = {}
         self.count = 0
 
     def begin(self, x: Tensor) -> None:
@@ -62,10 +62,10 @@ class Depths(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.known = {place: memory for place, memory in self.known.items() if not memory.freed}
         return result
 
-    def _memory(self, x: Tensor) -> Memory:
+    def _memory(self, x: Tensor) -> StorageDepths:
         place = _place(x)
         if place not in self.known:
-            self.known[place] = Memory(x)
+            self.known[place] = StorageDepths(x)
         return self.known[place]
 
     def _read(self, x: Tensor) -> int:
@@ -73,7 +73,7 @@ class Depths(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return NOTHING if memory is None else memory.read(x)
 
 
-class Memory:
+class StorageDepths:
     """The depths of the elements of one piece of memory: one number while all are alike, which they mostly are."""
 
     def __init__(self, x: Tensor) -> None:
