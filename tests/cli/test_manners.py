@@ -338,7 +338,7 @@ def test_an_error_of_ours_keeps_its_traceback(monkeypatch):
     def fail():
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("formers.inspect.members_facts", fail)
+    monkeypatch.setattr(names, "members", fail)
     monkeypatch.setattr(sys, "argv", ["formers", "members", "--json"])
     with pytest.raises(RuntimeError, match="ours"):
         command.main()

@@ -35,8 +35,8 @@ def ablate(
     """Train MEMBER as it is and without each of its parts, and tell what that costs. Nothing is saved but what is asked for."""
     check_file(out, (".png", ".svg"))
     check_file(page, (".md", ".markdown"))
-    from formers.bench.ablate import WORDS, cells, markdown, panels, settings_words
-    from formers.bench.ablate import ablate as run
+    from formers.experiments.ablate import WORDS, cells, markdown, panels, settings_words
+    from formers.experiments.ablate import ablate as run
     from formers.training.log import progress_bar
 
     with progress_bar("training") as tick:

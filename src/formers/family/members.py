@@ -53,11 +53,8 @@ class Member(NamedTuple):
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The options by name: those of the recipe, those that set several others, and those that every member has."""
-        return {
-            **option_parameters(self.recipe),
-            **{option: _choice(option, list(words)) for option, words in self.groups.items()},
-            **COMMON,
-        }
+        groups = {option: _choice(option, list(words)) for option, words in self.groups.items()}
+        return {**option_parameters(self.recipe), **groups, **COMMON}
 
     @property
     def options(self) -> list[str]:
@@ -81,7 +78,7 @@ class Member(NamedTuple):
         """The options with each that sets several others replaced by those that are not given."""
         for option, words in self.groups.items():
             word = options.get(option, next(iter(words)))
-            if word not in words:
+            if not isinstance(word, str) or word not in words:
                 raise FormersError(f"{what} {option}={word!r}: {nearest(word, words)}")
             options = {**words[word], **{name: value for name, value in options.items() if name != option}}
         return options

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from formers.bench.ablate import WHOLE, ablate, cells, markdown, panels
+from formers.experiments.ablate import WHOLE, ablate, cells, markdown, panels
 from formers.inspect.draw.bars import save_bars
 from helpers import refused
 
@@ -67,7 +67,7 @@ def test_costs_are_what_is_lost_and_a_spread_needs_two_seeds():
 
 
 def test_who_learnt_without_a_mask_is_judged_with_it(text, monkeypatch):
-    from formers.bench import ablate as bench
+    from formers.experiments import ablate as bench
 
     judged = []
 

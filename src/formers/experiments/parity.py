@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from formers.bench.experiment import Experiment, Lines, Table
-from formers.bench.learning import Way, mean, middle, names, of
 from formers.data.tasks import DrawnVectors, ParityVectors
+from formers.experiments.experiment import Experiment, Lines, Table
+from formers.experiments.learning import Way, mean, middle, names, of
 from formers.family import spec
 from formers.inspect.draw.curves import Curve, Panel
 from formers.model import Spec

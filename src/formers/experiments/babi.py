@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from formers.bench.experiment import Experiment, Lines, Table
-from formers.bench.learning import Way, mean, names
 from formers.core import FormersError
 from formers.data.babi import has_stories
+from formers.experiments.experiment import Experiment, Lines, Table
+from formers.experiments.learning import Way, mean, names
 from formers.inspect.draw.curves import Curve, Panel
 from formers.training import prepare
 

@@ -20,10 +20,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from formers.bench.learning import Course
-from formers.bench.learning import learn as lesson
 from formers.bench.progress import working
 from formers.data.tasks import duplication, told
+from formers.experiments.learning import Course
+from formers.experiments.learning import learn as lesson
 from formers.family import spec
 from formers.inspect.draw.curves import Curve, Panel, save_panels
 from formers.model import Model, Spec, evaluating

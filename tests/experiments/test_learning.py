@@ -9,13 +9,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from formers.bench.addition import Sums
-from formers.bench.bottleneck import Words
-from formers.bench.experiment import BEGIN, END, Experiment, Table, onto
-from formers.bench.learning import Course, Judged, judge, learn, mean, middle, of
-from formers.bench.parity import Bits
-from formers.bench.stories import Questions
 from formers.cli.app import app
+from formers.experiments.addition import Sums
+from formers.experiments.babi import Questions
+from formers.experiments.bottleneck import Words
+from formers.experiments.experiment import BEGIN, END, Experiment, Table, onto
+from formers.experiments.learning import Course, Judged, judge, learn, mean, middle, of
+from formers.experiments.parity import Bits
 from helpers import refused
 
 TINY: list[Experiment] = [

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, ClassVar
 
-from formers.bench.experiment import Experiment, Lines, Table
-from formers.bench.learning import Way, mean, names
 from formers.core import FormersError
 from formers.data.tasks import Copy, DrawnPairs
 from formers.data.tasks.batches import tokenizer_of
+from formers.experiments.experiment import Experiment, Lines, Table
+from formers.experiments.learning import Way, mean, names
 from formers.family import spec
 from formers.inspect.draw.curves import Curve, Panel
 

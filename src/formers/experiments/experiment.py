@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from formers.bench.learning import Course, Way, lessons
+from formers.experiments.learning import Course, Way, lessons
 from formers.inspect.draw.curves import Panel, save_panels
 
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"

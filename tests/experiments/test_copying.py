@@ -7,9 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from formers.bench import copying
-from formers.bench.copying import Copying, bench_copying, claims, learn
 from formers.cli import bench as verbs
+from formers.experiments import copying
+from formers.experiments.copying import Copying, bench_copying, claims, learn
 from formers.model import respecified
 from helpers import refused
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from formers.bench.experiment import Experiment, Lines, Table
-from formers.bench.learning import Way, mean, names
 from formers.data.tasks import Columns, DrawnVectors
+from formers.experiments.experiment import Experiment, Lines, Table
+from formers.experiments.learning import Way, mean, names
 from formers.family import spec
 from formers.heads import Tag
 from formers.inspect.draw.curves import Curve, Panel
