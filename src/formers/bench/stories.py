@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from formers.bench.experiment import Experiment, Lines, Table
 from formers.bench.learning import Way, mean, names
 from formers.core import FormersError
-from formers.data.babi import has_stories
+from formers.data import kind_of
 from formers.inspect.curves import Curve, Panel
 from formers.training import prepare
 
@@ -47,7 +47,7 @@ class Questions(Experiment):
     at the question by the latter."""
 
     def ways(self) -> dict[str, Way]:
-        if not has_stories(self.data):
+        if kind_of(self.data) != "stories":
             raise FormersError(f"{self.data} has no stories, whose questions are judged by their supporting facts: give some, as babi:1-3.")
         found = {}
         for name, halting in ((ACT, {"act": "graves", "ponder": self.ponder, "halt_bias": self.bias}), (FIXED, {})):
