@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from formers.core import FormersError
-from formers.data.babi import has_stories
+from formers.data import kind_of
 from formers.experiments.experiment import Experiment, Lines, Table
 from formers.experiments.learning import Way, mean, names
 from formers.inspect.draw.curves import Curve, Panel
@@ -47,7 +47,7 @@ class Questions(Experiment):
     at the question by the latter."""
 
     def ways(self) -> dict[str, Way]:
-        if not has_stories(self.data):
+        if kind_of(self.data) != "stories":
             raise FormersError(f"{self.data} has no stories, whose questions are judged by their supporting facts: give some, as babi:1-3.")
         found = {}
         for name, halting in ((ACT, {"act": "graves", "ponder": self.ponder, "halt_bias": self.bias}), (FIXED, {})):

@@ -13,8 +13,7 @@ import torch
 
 from formers.core import FormersError, Part, nearest
 from formers.core.paths import given_path
-from formers.data import Reading
-from formers.data.labelled import is_labelled, open_labelled
+from formers.data import Reading, kind_of, open_labelled
 from formers.data.progress import silently
 from formers.evaluation.protocol import Protocol, is_text
 from formers.family.members import member as find_member
@@ -283,7 +282,7 @@ def _continued(member: str, run: Path, data: str, preset: str | None, sizes: dic
     if base.tokenizer is None and base.spec.image is None:
         raise FormersError(f"{run} has no tokenizer, so nothing says how to read {data}: give a run that `formers train` wrote.")
     spec = Spec(**read_config(find(run))["spec"]).replace(**sizes)  # with what only training needs, which `load` leaves behind
-    if isinstance(spec.head, MaskedLM) and is_labelled(data):  # what was learnt by guessing words learns to classify
+    if isinstance(spec.head, MaskedLM) and kind_of(data) == "labels":  # a trained masked language model learns to classify
         labels = open_labelled(data, reading).labels
         spec = spec.replace(head=Classify(classes=len(labels or ())))
     return task_of(spec, base.tokenizer, data, reading, base.labels)

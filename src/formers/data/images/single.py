@@ -12,9 +12,10 @@ from torch import Tensor
 from formers.core import FormersError
 from formers.data.images.binary import fixed_binary
 from formers.data.images.convert import to_grey, to_levels
-from formers.data.images.opening import has_images, open_images
+from formers.data.images.opening import open_images
 from formers.data.images.pillow import SUFFIXES, BadFile, read_image
 from formers.data.images.values import BYTE_LEVELS, ImageOptions, Shape
+from formers.data.registry import kind_of
 
 
 class SingleImage(NamedTuple):
@@ -34,7 +35,7 @@ def read_single(source: str | Path, shape: Shape, levels: int) -> SingleImage:
         raise FormersError(f"{source} has {BYTE_LEVELS} levels, and the model {levels}: use a model of at most {BYTE_LEVELS} levels.")
     path = Path(source).expanduser()
     numbered = re.fullmatch(r"(.+):(\d+)", str(source))
-    if not path.exists() and numbered and has_images(numbered[1]):
+    if not path.exists() and numbered and kind_of(numbered[1]) == "images":
         return SingleImage(_numbered(numbered[1], int(numbered[2]), shape, levels), ())
     if not path.is_file():
         raise FormersError(f"there is no file {str(source)!r}: give an image ({', '.join(SUFFIXES)}), or SET:NUMBER, e.g. digits:7.")

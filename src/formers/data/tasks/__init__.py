@@ -8,7 +8,7 @@ from formers.data.tasks.duplication import duplication, told
 from formers.data.tasks.exercise import Exercise, Strings, Vectors
 from formers.data.tasks.logic import Logic, LogicVectors
 from formers.data.tasks.lookup import Recall, Retrieval
-from formers.data.tasks.naming import EXERCISES, is_exercise, open_strings, open_vectors
+from formers.data.tasks.naming import EXERCISES, open_strings, open_vectors
 from formers.data.tasks.parity import Parity, ParityVectors
 from formers.data.tasks.sort import SortVectors
 from formers.data.tasks.words import Copy, Duplication, Reverse, Sort
@@ -40,7 +40,6 @@ __all__ = [
     "Strings",
     "Vectors",
     "duplication",
-    "is_exercise",
     "open_strings",
     "open_vectors",
     "told",

@@ -154,7 +154,7 @@ INPUTS: tuple[Refusal, ...] = (
     ),
     Refusal(
         lambda s: isinstance(s.feedforward, SeparableConv) and s.extra > 0,
-        lambda s: f"a convolution is over neighbours, and extra={s.extra} vectors stand beside nobody: use extra=0, or Dense.",
+        lambda s: f"SeparableConv does not support extra={s.extra} vectors, which have no neighbours: use extra=0, or Dense.",
     ),
     Refusal(
         lambda s: s.pattern.heads not in (None, s.heads),
