@@ -318,8 +318,8 @@ def test_completion_can_be_installed(tmp_path):
     assert "_FORMERS_COMPLETE=complete_bash" in (tmp_path / ".bash_completions" / "formers.sh").read_text()
 
 
-def test_exit_codes_are_those_of_the_readme():
-    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("Exit codes:")[2].partition("##")[0]
+def test_exit_codes_are_those_of_the_documents():
+    table = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("##")[0]
     told = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     assert told == {0, command.FAILED, command.USAGE, command.DIVERGED, command.STOPPED, 129, 143}
 
