@@ -47,7 +47,7 @@ class LowRank(Attention):
     def room(self, length: int) -> int:
         return length
 
-    def condensed(self, sizes: Sizes, tokens: int) -> int:
+    def key_count(self, sizes: Sizes, tokens: int) -> int:
         return self.rank if self.projection == "linear" else math.ceil(tokens / self.window(sizes.length))
 
     def common(self, sizes: Sizes) -> nn.Module | None:

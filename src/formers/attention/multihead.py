@@ -48,7 +48,7 @@ class Attention(Slot):
 
     @property
     def draws(self) -> bool:
-        """Whether something is drawn anew in each step of a training, so that it should be told the step."""
+        """Whether it draws random numbers in each training step, so that it needs the number of the step."""
         return any(kind.draws for kind in self.kinds if kind is not self)
 
     @property
@@ -58,26 +58,26 @@ class Attention(Slot):
 
     @property
     def ponders(self) -> int | None:
-        """The most steps of a token that decides by itself how many it takes; None where none does."""
+        """The largest number of ACT steps of a token; None without ACT."""
         return None
 
     @property
     def reads_source(self) -> bool:
-        """Whether its sublayer reads stream.source itself, so that no cross-attention stands behind it."""
+        """Whether its sublayer reads context.source itself, so that the block has no cross-attention."""
         return False
 
-    def finals(self, sizes: Sizes) -> tuple[int, ...]:
-        """The widths of the final states that its sublayer adds to stream.final, where it has such: of an LSTM two."""
+    def final_widths(self, sizes: Sizes) -> tuple[int, ...]:
+        """The widths of the final states that its sublayer passes to a decoder: two for an LSTM, none for attention."""
         return ()
 
     @property
     def carries(self) -> bool:
-        """Whether what it knows of the past is a state of fixed size, and not the keys and values of tokens."""
+        """Whether its state has a fixed size, instead of keys and values that grow with the tokens."""
         return False
 
     @property
-    def ways(self) -> tuple[type[Pattern], ...]:
-        """The patterns that it can have, where it cannot have them all."""
+    def allowed_patterns(self) -> tuple[type[Pattern], ...]:
+        """The classes of patterns that it supports."""
         return (Pattern,)
 
     @final
@@ -86,23 +86,23 @@ class Attention(Slot):
         return self.kinds[layer % len(self.kinds)]
 
     def common(self, sizes: Sizes) -> nn.Module | None:
-        """What the sublayers of all blocks of a stack share; the stack makes it once and owns it. None where they share nothing."""
+        """The module that the sublayers of all blocks share; the stack builds it once and owns it. None without one."""
         return None
 
     def room(self, length: int) -> int | None:
-        """How many tokens of a row it can read at a training length; None where any number will do."""
+        """The largest number of tokens of a row, for a training length; None without a limit."""
         return None
 
-    def condensed(self, sizes: Sizes, tokens: int) -> int | None:
-        """The number of keys that are made of so many tokens; None where every token is a key of its own."""
+    def key_count(self, sizes: Sizes, tokens: int) -> int | None:
+        """The number of keys that it makes of `tokens` tokens; None where every token has its own key."""
         return None
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
-        """The self-attention sublayer; its forward is forward(x, stream, past, step) -> (y, what it leaves behind)."""
+        """The self-attention sublayer; its forward is forward(x, context, past, step) -> (y, state)."""
         raise TypeError(f"{type(self).__name__} builds no sublayer: define build(sizes, pattern, score, common).")
 
     def build_cross(self, sizes: Sizes, source_dim: int) -> nn.Module:
-        """The cross-attention sublayer over stream.source; its forward is that of self-attention."""
+        """The cross-attention sublayer over context.source; its forward is that of self-attention."""
         raise TypeError(f"{type(self).__name__} has no cross-attention.")
 
 

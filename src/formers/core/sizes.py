@@ -29,5 +29,5 @@ class Sizes:
     """Whether a token may depend only on earlier tokens; this also binds sublayers other than attention that mix positions."""
     source: int | None = None
     """The width of the encoder's output; None without an encoder."""
-    finals: tuple[tuple[int, ...], ...] = ()
+    final_widths: tuple[tuple[int, ...], ...] = ()
     """The widths of the encoder's final recurrent states, by layer."""

@@ -326,7 +326,7 @@ class StackModel(Model):
         """
         batch, length = size_of(tokens)
         queries = self.spec.extra + length
-        made = self.spec.attention.condensed(self.spec.sizes, queries)
+        made = self.spec.attention.key_count(self.spec.sizes, queries)
         limit = self.spec.memory.limit
         past = 0 if state is None else state.bound if limit is None else min(state.bound, limit)
         keys = made or queries + past

@@ -126,7 +126,7 @@ class Seq2Seq(Model):
         reader = self.spec.encoder
         assert reader is not None
         seen = reader.extra + m
-        keys = reader.attention.condensed(reader.sizes, seen) or seen
+        keys = reader.attention.key_count(reader.sizes, seen) or seen
         own = self.spec.heads * n * (self.spec.comparing * n + self.spec.depth.steps * m)
         weights = batch * (reader.comparing * reader.heads * seen * keys + own)
         return inspect_pass(self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, label=label, watch=watch), weights)

@@ -58,10 +58,10 @@ class Pondering(Attention):
         return None if self.act == "none" else self.steps
 
     @property
-    def ways(self) -> tuple[type[Pattern], ...]:
+    def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         return (Causal,)
 
-    def finals(self, sizes: Sizes) -> tuple[int, ...]:
+    def final_widths(self, sizes: Sizes) -> tuple[int, ...]:
         return (sizes.dim,) * STATES[self.cell]
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:

@@ -57,7 +57,7 @@ class Aligned(Attention):
         return True
 
     @property
-    def ways(self) -> tuple[type[Pattern], ...]:
+    def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         return (Causal,)
 
     @property

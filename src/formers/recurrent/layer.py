@@ -40,10 +40,10 @@ class Recurrent(Attention):
         return True
 
     @property
-    def ways(self) -> tuple[type[Pattern], ...]:
+    def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         return (Full,) if self.direction == "both" else (Causal,)
 
-    def finals(self, sizes: Sizes) -> tuple[int, ...]:
+    def final_widths(self, sizes: Sizes) -> tuple[int, ...]:
         return (sizes.dim,) * STATES[self.cell]
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:

@@ -38,7 +38,7 @@ class Window(Attention):
         return True
 
     @property
-    def ways(self) -> tuple[type[Pattern], ...]:
+    def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         return (Causal, Full)
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:

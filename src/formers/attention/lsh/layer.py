@@ -141,8 +141,8 @@ class ByLayer(Attention):
     def room(self, length: int) -> int | None:
         return min((room for kind in self.kinds if (room := kind.room(length)) is not None), default=None)
 
-    def condensed(self, sizes: Sizes, tokens: int) -> int | None:
-        return self.kinds[0].condensed(sizes, tokens) if len(self.kinds) == 1 else None
+    def key_count(self, sizes: Sizes, tokens: int) -> int | None:
+        return self.kinds[0].key_count(sizes, tokens) if len(self.kinds) == 1 else None
 
 
 def with_rounds(attention: Attention, rounds: int) -> Attention:

@@ -177,7 +177,7 @@ def _view(title: str, spec: Spec, tokens: list[str], maps: list[Tensor]) -> View
     """The self-attention of a stack over the tokens of these labels, or over the keys that it makes of them."""
     # The extra vectors of a stack are no tokens, and stand before them.
     labels = [*(f"{OPEN}extra {number}{CLOSE}" for number in range(1, spec.extra + 1)), *tokens]
-    made = spec.attention.condensed(spec.sizes, len(labels))
+    made = spec.attention.key_count(spec.sizes, len(labels))
     if made is None:
         return View(title, labels, labels, _stacked(maps))
     return View(title, labels, [f"{OPEN}{number}{CLOSE}" for number in range(made)], _stacked(maps), projected=True)

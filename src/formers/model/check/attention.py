@@ -117,14 +117,14 @@ ATTENTION: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        lambda s: _reads(s) and s.encoder is not None and bool(s.encoder.finals) and isinstance(s.encoder.depth, Adaptive),
+        lambda s: _reads(s) and s.encoder is not None and bool(s.encoder.final_widths) and isinstance(s.encoder.depth, Adaptive),
         lambda s: (
             f"{_reader(s)} begins with the final states of the encoder's recurrent layers, and Adaptive depth takes as many steps as the "
             "slowest row of a batch: give the encoder a fixed number of steps, as Stacked."
         ),
     ),
     Refusal(
-        lambda s: _aligns(s, "none") and s.encoder is not None and not s.encoder.finals,
+        lambda s: _aligns(s, "none") and s.encoder is not None and not s.encoder.final_widths,
         lambda s: (
             "alignment=none knows a source by the encoder's final states alone, and this encoder has no recurrent layer: "
             "give it Recurrent layers, or use another alignment."
@@ -142,7 +142,7 @@ ATTENTION: tuple[Refusal, ...] = (
         lambda s: f"{type(s.score).__name__} is a term for pairs of tokens, and {_carrier(s)} compares none: give it NoScore.",
     ),
     Refusal(
-        lambda s: any(not isinstance(pattern, attention.ways) for attention, pattern in s.layers),
+        lambda s: any(not isinstance(pattern, attention.allowed_patterns) for attention, pattern in s.layers),
         lambda s: (
             "{} decides by itself which tokens a token learns of, and the pattern {} says otherwise: give it the pattern {}.".format(
                 *_contradicted(s)
@@ -201,8 +201,8 @@ def _aligns(spec: Spec, alignment: str) -> bool:
 
 def _contradicted(spec: Spec) -> tuple[str, str, str]:
     """An attention that cannot have the pattern of its layer, that pattern, and the patterns that it can have, in words."""
-    attention, pattern = next(layer for layer in spec.layers if not isinstance(layer[1], layer[0].ways))
-    return type(attention).__name__, type(pattern).__name__, " or ".join(way.__name__ for way in attention.ways)
+    attention, pattern = next(layer for layer in spec.layers if not isinstance(layer[1], layer[0].allowed_patterns))
+    return type(attention).__name__, type(pattern).__name__, " or ".join(way.__name__ for way in attention.allowed_patterns)
 
 
 def _one_convolution(spec: Spec) -> str | None:
