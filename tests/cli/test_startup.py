@@ -51,7 +51,9 @@ def test_no_help_loads_torch() -> None:
     assert int(python("-c", EVERY_HELP)[0]) > 40
 
 
-@pytest.mark.parametrize("line", ["--help", "--version", "members", "members --json", "bench --help", "train --help"])
+@pytest.mark.parametrize(
+    "line", ["--help", "--version", "members", "members --json", "bench --help", "reproduce", "reproduce parity --help", "train --help"]
+)
 def test_cpu_time(line: str) -> None:
     seconds = min(python("-m", "formers", *line.split())[1] for _ in range(2))
     assert seconds < MOST_SECONDS

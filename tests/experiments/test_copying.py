@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -27,7 +28,7 @@ def test_all_ways_have_the_same_weights():
 
 
 def test_a_training_is_a_function_of_its_seed():
-    assert learn(TINY, 1)[1] == learn(TINY, 1)[1] != learn(TINY._replace(seed=1), 1)[1]
+    assert learn(TINY, 1)[1] == learn(TINY, 1)[1] != learn(replace(TINY, seed=1), 1)[1]
 
 
 def test_claims_are_the_worst_of_the_table():
@@ -43,7 +44,7 @@ def test_the_verb_prints_a_line_for_each_training_and_draws(tmp_path, monkeypatc
     picture = tmp_path / "copying.svg"
     result = CliRunner().invoke(verbs.app, [*WORDS, "--out", str(picture), "--check"])
     lines = result.stdout.splitlines()
-    assert lines[0].split() == ["learnt", "with", "full", "8", "4", "2", "1", "other", "seconds"]
+    assert lines[0].split() == ["trained", "with", "full", "8", "4", "2", "1", "other", "seconds"]
     assert [line.split()[0] for line in lines[1:5]] == ["full", "4", "2", "1"]
     assert result.exit_code == 1, "nobody learns to copy in two steps"
     assert "missed: lsh_8" in result.stderr
@@ -56,4 +57,4 @@ def test_the_verb_prints_a_line_for_each_training_and_draws(tmp_path, monkeypatc
 
 def test_no_steps_are_refused():
     with refused("steps=0"):
-        bench_copying(TINY._replace(steps=0))
+        bench_copying(replace(TINY, steps=0))

@@ -21,7 +21,7 @@ LIMITS = {"lowrank_slope": (0.0, 1.2), "speedup": (3.0, float("inf"))}
 """Of the lengths above: time that is linear in the length, and at the longest of them at least 3 times faster."""
 
 
-def bench_linformer(lengths: Sequence[int], rank: int, rounds: int) -> dict[str, float]:
+def bench_linformer(lengths: Sequence[int] = LENGTHS, rank: int = 64, rounds: int = 5) -> dict[str, float]:
     """Seconds of each at each length, the slopes of log seconds over log length, and the speed-up at the longest."""
     lengths = sorted(set(lengths))
     if len(lengths) < 2 or rank > lengths[0]:

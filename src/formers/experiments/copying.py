@@ -12,11 +12,12 @@ which a dense attention without one of the two explains.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -41,7 +42,21 @@ PIECE = 32
 """How many of them at a time."""
 
 
-class Copying(NamedTuple):
+def named(rounds: int) -> str:
+    """What a column or a row is called."""
+    return "full" if rounds == FULL else str(rounds)
+
+
+COLUMNS = tuple(named(rounds) for rounds in JUDGED)
+"""What the columns of the table are called."""
+NOTE = (
+    "Lines: the rounds of hashing in training; full is dense attention with queries as keys. Columns: those in evaluation.\n"
+    'other: the rounds of the training (1 for full) with reach "{other}". seconds: CPU time.'
+)
+
+
+@dataclass(frozen=True)
+class Copying:
     """The task, the model and its training."""
 
     words: int = 127
@@ -55,6 +70,30 @@ class Copying(NamedTuple):
     rate: float = 3e-3
     warmup: int = 100
     seed: int = 0
+
+    limits: ClassVar[dict[str, tuple[float, float]]] = LIMITS
+    titles: ClassVar[tuple[str, ...]] = ("trained with", *(f"{name:>7}" for name in COLUMNS), "  other", "seconds")
+
+    def names(self) -> list[str]:
+        """What the first column of the table has."""
+        return [named(rounds) for rounds in TRAINED]
+
+    def cells(self, row: Mapping[str, Any]) -> list[str]:
+        """A row of the table."""
+        shares = [*(row["accuracy"][name] for name in COLUMNS), row["other"]]
+        return [row["trained"], *(f"{share:.2%}" for share in shares), f"{row['seconds']:,.0f}"]
+
+    def run(self, seeds: int = 1, row: Callable[[dict[str, Any]], None] = lambda found: None) -> dict[str, Any]:
+        """The table and its figures, of the one seed `seed`; `row` is given each row as it is found."""
+        return bench_copying(self, row)
+
+    def save(self, results: dict[str, Any], path: Path) -> Path:
+        """Writes the picture."""
+        return save_copying(results, path)
+
+    def closing(self, results: Mapping[str, Any]) -> tuple[str, ...]:
+        """What is printed after the last row."""
+        return (NOTE.format(other=results["other_reach"]),)
 
     @property
     def length(self) -> int:
@@ -93,12 +132,7 @@ def bench_copying(task: Copying, row: Callable[[dict[str, Any]], None] = lambda 
         }
         rows.append(found)
         row(found)
-    return {"setting": task._asdict(), "length": task.length + 1, "other_reach": other, "rows": rows, **claims(rows)}
-
-
-def named(rounds: int) -> str:
-    """What a column or a row is called."""
-    return "full" if rounds == FULL else str(rounds)
+    return {"setting": asdict(task), "length": task.length + 1, "other_reach": other, "rows": rows, **claims(rows)}
 
 
 def words_for(rounds: int) -> str:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+from rich.table import Table as RichTable
 
 from formers.experiments.learning import Course, Way, lessons
 from formers.inspect.draw.curves import Panel, save_panels
+from formers.inspect.draw.tables import add_row, new_table
 
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 """What stands around the tables of a page."""
@@ -79,6 +81,18 @@ class Experiment:
     def panels(self, lines: Lines) -> list[Panel]:
         """The picture."""
         raise TypeError(f"{type(self).__name__} draws nothing: define panels.")
+
+    def names(self) -> list[str]:
+        """What the first column of the table has."""
+        return list(self.ways())
+
+    def closing(self, results: Mapping[str, Any]) -> tuple[RichTable | str, ...]:
+        """What is printed after the last row: the second table, and the setting."""
+        further = self.further(results["lines"])
+        table = new_table(*further.titles, right=len(further.titles) - 1)
+        for row in further.rows:
+            add_row(table, *row)
+        return table, results["words"]
 
     def run(self, seeds: int, line: Callable[[dict[str, Any]], None] = lambda found: None) -> dict[str, Any]:
         """Trains each way with each seed; `line` is given each as it is found."""
