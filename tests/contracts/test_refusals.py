@@ -210,7 +210,7 @@ def first_met(spec: Spec) -> Refusal | None:
 @sweep("refusal", REFUSALS)
 def test_every_refusal_is_met_by_a_spec_above(refusal: Refusal) -> None:
     met = [spec for spec, _ in REFUSED if first_met(spec) is refusal]
-    assert met, "a refusal in formers/model/check.py has no spec that meets it first: add one to REFUSED in this file."
+    assert met, "a refusal in formers/model/check has no spec that meets it first: add one to REFUSED in this file."
 
 
 @sweep(("spec", "word"), REFUSED)

@@ -109,7 +109,7 @@ def _members() -> Iterator[str]:
     from formers.family.members import MEMBERS
 
     for name, member in MEMBERS.items():
-        parameters = inspect.signature(member.recipe).parameters.values()
+        parameters = member.parameters.values()
         rows = [
             (_code(p.name), _code(_kind(p.annotation)), _code("required" if p.default is p.empty else repr(p.default))) for p in parameters
         ]

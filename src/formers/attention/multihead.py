@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -57,11 +57,6 @@ class Attention(Slot):
         return (self,)
 
     @property
-    def by_token(self) -> bool:
-        """Whether a row is computed token by token, by many operations each, so that a long one takes long even to look at."""
-        return any(kind.by_token for kind in self.kinds if kind is not self)
-
-    @property
     def ponders(self) -> int | None:
         """The most steps of a token that decides by itself how many it takes; None where none does."""
         return None
@@ -81,15 +76,11 @@ class Attention(Slot):
         return False
 
     @property
-    def title(self) -> str:
-        """What it is called in a drawing of a block."""
-        return "self-attention"
-
-    @property
     def ways(self) -> tuple[type[Pattern], ...]:
         """The patterns that it can have, where it cannot have them all."""
         return (Pattern,)
 
+    @final
     def at(self, layer: int) -> Attention:
         """The attention of a layer."""
         return self.kinds[layer % len(self.kinds)]
@@ -98,14 +89,6 @@ class Attention(Slot):
         """What the sublayers of all blocks of a stack share; the stack makes it once and owns it. None where they share nothing."""
         return None
 
-    def with_rounds(self, rounds: int) -> Attention:
-        """The same with so many hashing rounds in evaluation, where there are such."""
-        return self
-
-    def met(self, sizes: Sizes) -> float:
-        """The share of the pairs that a pattern allows which are looked at, where nothing but chance decides."""
-        return 1.0
-
     def room(self, length: int) -> int | None:
         """How many tokens of a row it can read at a training length; None where any number will do."""
         return None
@@ -113,21 +96,6 @@ class Attention(Slot):
     def condensed(self, sizes: Sizes, tokens: int) -> int | None:
         """The number of keys that are made of so many tokens; None where every token is a key of its own."""
         return None
-
-    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
-        """Where one operation of a layer carries information from token j to token i: (length, length) bool, rows i; by some head."""
-        return pattern.mask(length, sizes.heads, layer).any(dim=0)
-
-    def cross_links(self, length: int, source: int, ends: Sequence[int]) -> Tensor:
-        """Where one operation carries information from a source's token j to token i: (length, source) bool.
-
-        ends: the source's tokens that final states are of, from which a recurrent decoder begins. Cross-attention joins all.
-        """
-        return torch.ones(length, source, dtype=torch.bool)
-
-    def ends(self, length: int) -> tuple[int, ...]:
-        """The tokens of a row at which final states are left behind for a decoder to begin with."""
-        return ()
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         """The self-attention sublayer; its forward is forward(x, stream, past, step) -> (y, what it leaves behind)."""

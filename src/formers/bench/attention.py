@@ -21,7 +21,7 @@ from formers.bench.curves import crossover
 from formers.bench.memory import extra_memory
 from formers.bench.progress import Advance, working
 from formers.bench.timing import alternate, both_ways, ratio
-from formers.inspect.words import spell
+from formers.inspect.measure.part_text import spell
 from formers.patterns import BigBird, Blocks, Fixed, Local, LocalGrid, Pattern, Strided
 
 HEADS, WIDTH = 4, 64

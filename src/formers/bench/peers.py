@@ -25,7 +25,7 @@ from formers.bench.timing import alternate, both_ways, ratio
 from formers.core import FormersError
 from formers.family import spec
 from formers.heads import NoHead
-from formers.inspect.words import spell
+from formers.inspect.measure.part_text import spell
 from formers.model import Model, build
 from formers.patterns import Blocks, Local, Pattern
 

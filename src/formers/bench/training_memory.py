@@ -20,8 +20,8 @@ from formers.bench.progress import working
 from formers.core import FormersError
 from formers.core.allocator import release_memory
 from formers.family import spec as member_spec
-from formers.inspect.curves import Curve, Panel
-from formers.inspect.parameters import weightless
+from formers.inspect.draw.curves import Curve, Panel
+from formers.inspect.measure.parameters import weightless
 from formers.model import Spec, build
 from formers.residual import PreNorm, Reversible
 

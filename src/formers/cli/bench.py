@@ -108,7 +108,7 @@ def peers(
 
     results = bench_peers(rounds)
     if not json:
-        from formers.inspect.tables import add_row, new_table
+        from formers.inspect.draw.tables import add_row, new_table
 
         table = new_table("ours", "theirs", "tokens", "our s", "their s", "faster", "apart")
         for row in results["rows"]:
@@ -210,7 +210,7 @@ def lsh(
 
     results = bench_lsh(rounds)
     if not json:
-        from formers.inspect.tables import add_row, new_table
+        from formers.inspect.draw.tables import add_row, new_table
 
         table = new_table("tokens", "by hashing, s", "all pairs, s")
         for length, cost in results.pop("lengths").items():
@@ -240,7 +240,7 @@ def evaluation(
     lengths = CHECKED if check else tuple(dict.fromkeys(length or LENGTHS))
     results = bench_evaluation(lengths, rounds)
     if not json:
-        from formers.inspect.tables import add_row, new_table
+        from formers.inspect.draw.tables import add_row, new_table
 
         table = new_table("attention length", "memory, ms a token", "sliding, ms a token", "times faster", right=3)
         for n in lengths:
@@ -264,7 +264,7 @@ def explain(
 
     results = bench_explain(length or LENGTHS, batch)
     if not json:
-        from formers.inspect.tables import add_row, new_table
+        from formers.inspect.draw.tables import add_row, new_table
 
         table = new_table("member", "length", "what", "predicted", "measured", "ratio")
         for row in results.pop("rows"):
@@ -338,7 +338,8 @@ def memory(
 
 def _memory_table(rows: list[dict[str, Any]]) -> Table:
     """A line for each step."""
-    from formers.inspect.tables import add_row, in_bytes, new_table
+    from formers.inspect.draw.tables import add_row, new_table
+    from formers.inspect.measure.units import in_bytes
 
     table = new_table("member", "way", "layers", "tokens", "a step", "gradients", "process")
     for row in rows:
@@ -351,7 +352,7 @@ def _memory_table(rows: list[dict[str, Any]]) -> Table:
 
 def _attention_table(results: dict[str, Any]) -> Table:
     """A line for each pattern and length; memory stands at the length where it was measured, the cross-over at the first."""
-    from formers.inspect.tables import add_row, new_table
+    from formers.inspect.draw.tables import add_row, new_table
 
     table = new_table("pattern", "tokens", "forward", "both", "faster", "rate", "memory", "faster from", right=7)
     for name in dict.fromkeys(row["pattern"] for row in results["rows"]):
@@ -373,7 +374,7 @@ def _attention_table(results: dict[str, Any]) -> Table:
 
 def _names_table(results: dict[str, Any]) -> Table:
     """What the names in a table stand for, and what each stands beside."""
-    from formers.inspect.tables import add_row, new_table
+    from formers.inspect.draw.tables import add_row, new_table
 
     table = new_table("name", "pattern", "faster than SDPA")
     beside = {row["pattern"]: row["beside"] for row in results["rows"]}

@@ -40,9 +40,9 @@ def draw(
     from formers.core import FormersError
     from formers.generation import sample_images
     from formers.generation.images import cells_of, image_shape, levels_of, prefix
-    from formers.inspect.images import grid, rows_with_titles, save_growing, save_png
-    from formers.inspect.nearest import nearest_picture
-    from formers.inspect.terminal_images import LiveImage
+    from formers.inspect.draw.images import grid, rows_with_titles, save_growing, save_png
+    from formers.inspect.draw.nearest import nearest_picture
+    from formers.inspect.draw.terminal_images import LiveImage
 
     spec = model.spec
     cells, levels = cells_of(spec), levels_of(spec)
@@ -141,7 +141,7 @@ def _on_terminal(images: Tensor, levels: int, shown: bool) -> None:
     import shutil
     import sys
 
-    from formers.inspect.terminal_images import colours_of, render
+    from formers.inspect.draw.terminal_images import colours_of, render
 
     if shown:
         return

@@ -15,7 +15,7 @@ from formers.cli.common import Check, Json, check_file, wrote
 from formers.cli.limits import end
 
 if TYPE_CHECKING:
-    from formers.bench.experiment import Experiment
+    from formers.experiments.experiment import Experiment
 
 Seeds = Annotated[int, typer.Option(help="How many runs of each, with the seeds 0, 1, ...", min=1)]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the figures as a picture, .png or .svg, too.")]
@@ -43,7 +43,7 @@ def copying(
     json: Json = False,
 ) -> None:
     """The Reformer's duplication task 0w0w: the share of tokens copied right, by the rounds of hashing in training and in evaluation."""
-    from formers.bench.copying import JUDGED, LIMITS, Copying, bench_copying, named, save_copying
+    from formers.experiments.copying import JUDGED, LIMITS, Copying, bench_copying, named, save_copying
 
     check_file(out, (".png", ".svg"))
     columns = [named(rounds) for rounds in JUDGED]
@@ -75,7 +75,7 @@ def parity(
     json: Json = False,
 ) -> None:
     """Graves' parity: a recurrent network that halts by itself beside one step and beside fixed numbers of steps, by the number of bits."""
-    from formers.bench.parity import Bits
+    from formers.experiments.parity import Bits
 
     _experiment(Bits(steps=steps, ponder=ponder, bias=halt_bias), seeds, out, page, check, json)
 
@@ -93,7 +93,7 @@ def addition(
     json: Json = False,
 ) -> None:
     """Sums of more digits than were learnt: universal-transformer beside encoders of as many parameters and of as much computation."""
-    from formers.bench.addition import Sums
+    from formers.experiments.addition import Sums
 
     _experiment(Sums(steps=steps, digits=digits, test=test, nines=nines, depth=depth), seeds, out, page, check, json)
 
@@ -108,7 +108,7 @@ def bottleneck(
     json: Json = False,
 ) -> None:
     """Words copied by an LSTM encoder-decoder without attention and with it, by their length."""
-    from formers.bench.bottleneck import Words
+    from formers.experiments.bottleneck import Words
 
     _experiment(Words(steps=steps, length=length), seeds, out, page, check, json)
 
@@ -125,7 +125,7 @@ def babi(
     json: Json = False,
 ) -> None:
     """Questions about stories: right answers, and the steps that universal-transformer takes, by the number of supporting facts."""
-    from formers.bench.stories import Questions
+    from formers.experiments.babi import Questions
 
     _experiment(Questions(steps=steps, data=data, ponder=ponder, position=position), seeds, out, page, check, json)
 
@@ -150,13 +150,13 @@ def _experiment(what: Experiment, seeds: int, out: Path | None, page: Path | Non
     if out is not None:
         wrote(what.save(results, out), json)
     if page is not None:
-        from formers.bench.experiment import onto
+        from formers.experiments.experiment import onto
 
         beside = None if out is None else Path(os.path.relpath(out, page.parent))
         wrote(onto(page, what.markdown(results, shlex.join(["formers", *sys.argv[1:]]), beside)), json)
     if not json:
         from formers.cli.limits import show as show_table
-        from formers.inspect.tables import add_row, new_table
+        from formers.inspect.draw.tables import add_row, new_table
 
         further = what.further(results["lines"])
         table = new_table(*further.titles, right=len(further.titles) - 1)

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from formers.core import IGNORED, FormersError, Sizes, compact
-from formers.heads.base import AuxiliaryModule, Embeds, Head
+from formers.heads.base import AuxiliaryModule, EmbeddingTables, Head
 from formers.heads.language import LanguageModel
 
 SCHEDULES: dict[str, Callable[[Tensor, float], Tensor]] = {
@@ -89,7 +89,7 @@ class AuxiliaryLosses(AuxiliaryModule):
         return tuple(step for step, end in enumerate(ends) if self.intermediate == "constant" or progress < end)
 
     def forward(
-        self, hidden: Tensor, taps: dict[int, Tensor], embedding: Embeds, targets: Tensor, mask: Tensor | None, progress: float
+        self, hidden: Tensor, taps: dict[int, Tensor], embedding: EmbeddingTables, targets: Tensor, mask: Tensor | None, progress: float
     ) -> dict[str, Tensor]:
         goals = [future(targets, ahead, mask) for ahead in range(self.targets)]
         kind = torch.promote_types(hidden.dtype, torch.float32)  # a loss is at least float32

@@ -22,6 +22,8 @@ def check_rows(given: Tensor, mask: Tensor | None, what: str) -> None:
     batch, length = given.shape[:2]
     if length == 0:
         raise FormersError(f"the {what} was given no tokens: give at least one.")
+    if mask is not None and not isinstance(mask, Tensor):
+        raise FormersError(f"mask is a {type(mask).__name__}: give a bool tensor of shape ({batch}, {length}), True = a real token.")
     if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
         raise FormersError(
             f"mask is {mask.dtype} of shape {tuple(mask.shape)}: give bool of shape ({batch}, {length}), True = a real token."

@@ -62,6 +62,10 @@ class Seq2Seq(Model):
             final = FinalStates(tuple(s.masked_fill(~some, 0) for s in states) for states in final)
         return Source(hidden, context.valid, tuple(final)), losses
 
+    def embed_source(self, source: Tensor) -> Tensor:
+        """What the source's embedding returns for source (batch, n): (batch, n, dim), to be given as `source_embeds`."""
+        return self._embedded(self.embedding if self.source_embedding is None else self.source_embedding, source, None)
+
     def forward(
         self,
         source: Tensor | None = None,
@@ -94,9 +98,9 @@ class Seq2Seq(Model):
         if source is not None and source_embeds is not None:
             raise FormersError("the model was given both of source and source_embeds: give exactly one of them.")
         if state is None or state.empty:
-            read = source if source_embeds is None else source_embeds
+            read = source if source_embeds is None else self.source_embeds.check(source_embeds)
             if read is None:
-                raise FormersError("there is no source, and no state that has read one: give source.")
+                raise FormersError("there is no source, and no state that has read one: give source or source_embeds.")
             if read.shape[0] != given.shape[0]:
                 raise FormersError(f"source has {read.shape[0]} rows and target {given.shape[0]}: give as many of each.")
             encoded, losses = self.encode(source, source_mask, watch, update, starts, source_embeds)

@@ -137,11 +137,6 @@ class Spec(Part):
         return tuple(widths for widths in found if widths)
 
     @property
-    def by_token(self) -> bool:
-        """Whether a part computes a row token by token."""
-        return self.attention.by_token or (self.encoder is not None and self.encoder.attention.by_token)
-
-    @property
     def comparing(self) -> int:
         """The number of depth steps that compare tokens with one another: recurrent ones do not."""
         return sum(not self.attention.at(step).carries for step in range(self.depth.steps))

@@ -62,7 +62,7 @@ class BridgeState:
         return plain.map(lambda t: t if t.dtype == torch.bool else t.to(dtype))
 
 
-class Reading(nn.Module):
+class Bridge(nn.Module):
     """What is made of a source, once: where the decoder starts, and the keys it compares with."""
 
     def __init__(self, sizes: Sizes, cell: Cell, layers: int, alignment: Alignment) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -325,7 +324,7 @@ def _defaults(member: str, preset: str | None, sizes: Mapping[str, Any]) -> dict
     tokens = chosen.pop("row_tokens", None)
     if tokens is None:
         return chosen
-    usual = inspect.signature(known.recipe).parameters["length"].default
+    usual = known.parameters["length"].default
     length = sizes.get("length", known.presets[preset].get("length", usual) if preset else usual)
     if not isinstance(length, int) or length < 1:
         return chosen  # which the member refuses

@@ -110,7 +110,7 @@ def _compiled() -> Any:
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
-class Blocks(NamedTuple):
+class FlexBlocks(NamedTuple):
     """For every block of queries: how many blocks of keys it sees in part, which, how many it sees whole, and which."""
 
     part: Tensor
@@ -143,14 +143,14 @@ def _kept_mask(pattern: Pattern, queries: Range, keys: Range, heads: int, device
         return _mask(_blocks(*asked, False), predicate(*asked), queries, keys)
 
 
-def _mask(blocks: Blocks, seen: Predicate, queries: Range, keys: Range) -> Any:
+def _mask(blocks: FlexBlocks, seen: Predicate, queries: Range, keys: Range) -> Any:
     from torch.nn.attention.flex_attention import BlockMask
 
     return BlockMask.from_kv_blocks(*blocks, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(queries.length, keys.length))
 
 
 @cached(16)
-def _blocks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, padded: bool) -> Blocks:
+def _blocks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, padded: bool) -> FlexBlocks:
     """The blocks that hold an allowed pair; where keys are padded, nobody knows of one that it is seen whole."""
     some, every = [], []
     more = -keys.length % BLOCK
@@ -165,7 +165,7 @@ def _blocks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: t
             some.append(seen.any(dim=3).any(dim=1))
             every.append(seen.all(dim=3).all(dim=1))
         whole = torch.stack(every, dim=1)[None] & (not padded)
-        return Blocks(*_listed(torch.stack(some, dim=1)[None] & ~whole), *_listed(whole))
+        return FlexBlocks(*_listed(torch.stack(some, dim=1)[None] & ~whole), *_listed(whole))
 
 
 def _listed(marked: Tensor) -> tuple[Tensor, Tensor]:
