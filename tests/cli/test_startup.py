@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from formers.inspect.measure.members import about
 
 from formers.cli import names
 from formers.family import MEMBERS
+from formers.inspect.measure.members import about
 
 MOST_SECONDS = 0.7
 
