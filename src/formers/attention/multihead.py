@@ -181,7 +181,7 @@ class SelfAttention(_Heads):
 
     def __init__(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None, part: DotProduct) -> None:
         super().__init__(sizes, part)
-        self.patterns = [pattern.at(step) for step in range(sizes.steps)]
+        self.patterns = [pattern.at(step) for step in range(sizes.depth_steps)]
         self.causal = [each.is_causal for each in self.patterns]
         self.score = score
         self.qkv = nn.Linear(sizes.dim, sum(self.widths), bias=part.bias)

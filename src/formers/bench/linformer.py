@@ -45,7 +45,7 @@ def bench_linformer(lengths: Sequence[int] = LENGTHS, rank: int = 64, rounds: in
 
 def _both(part: Attention, n: int) -> Callable[[], object]:
     """A forward and a backward pass of a sublayer over a row of n tokens."""
-    sizes = Sizes(DIM, HEADS, DIM // HEADS, DIM // HEADS, length=n, steps=1, dropout=0.0, attention_dropout=0.0)
+    sizes = Sizes(DIM, HEADS, DIM // HEADS, DIM // HEADS, length=n, depth_steps=1, dropout=0.0, attention_dropout=0.0)
     layer: nn.Module = part.build(sizes, Full())
     x, stream = torch.randn(1, n, DIM, requires_grad=True), Context(Range(0, n))
     wanted = (x, *layer.parameters())

@@ -16,7 +16,8 @@ class Sizes:
     head_dim: int
     value_dim: int
     length: int
-    steps: int
+    depth_steps: int
+    """The number of blocks that x passes through; a training step is something else."""
     dropout: float
     attention_dropout: float
     spread: float = 1.0

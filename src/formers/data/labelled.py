@@ -7,10 +7,10 @@ from pathlib import Path
 
 from formers.core import FormersError
 from formers.data.examples import Examples, part_by_hash, told
-from formers.data.files import Parts, one_file, resolved, suffix, whole
+from formers.data.files import Parts, is_records, one_file, resolved, suffix, whole
 from formers.data.numbers import Two
 from formers.data.reading import Reading
-from formers.data.records import first_record, is_records, lines, records
+from formers.data.records import first_record, lines, records
 from formers.data.text import fingerprint
 
 COLUMNS = {

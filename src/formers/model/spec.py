@@ -102,7 +102,7 @@ class Spec(Part):
         head_dim = self.head_dim or self.dim // self.heads
         return Sizes(
             dim=self.dim, heads=self.heads, head_dim=head_dim, value_dim=self.value_dim or head_dim,
-            length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
+            length=self.length, depth_steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
             spread=self.spread, gain=self.residual.gain(self.depth.steps), initialisation=self.initialisation,
             causal=self.looks_back, source=None if self.encoder is None else self.encoder.width,
             final_widths=() if self.encoder is None else self.encoder.final_widths,

@@ -35,7 +35,7 @@ from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
 from formers.memory import NoMemory
 from formers.model import Spec, check
 from formers.training.exercise import drawn, exercise_spec
-from formers.training.images import open_for, prepare_images, reads_images_only
+from formers.training.images import open_for, prepare_images
 from formers.training.stories import prepare_stories, refuse_reader, story_batches
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,8 @@ def prepare(
         return _exercise(exercise_spec(member, data, preset, options), data, reading)
     if kind == "stories":
         return _task(*prepare_stories(member, data, preset, options, reading))
-    if kind == "images" or reads_images_only(member):  # other data are refused when they are opened
+    reads_only_images = "levels" in find_member(member).options
+    if kind == "images" or reads_only_images:  # other data are refused when they are opened
         return _of_images(*prepare_images(member, data, preset, options, reading))
     return _prepare_text(member, data, preset, options, reading, has_labels=kind == "labels")
 

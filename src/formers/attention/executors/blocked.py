@@ -33,8 +33,8 @@ LARGE_TILE = 1 << 24
 """Pairs of a tile on other devices, which have a launch to pay for each step."""
 
 
-def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why attention cannot be cut into pieces here, or None where it can."""
+def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why attention cannot be cut into pieces; None if it can."""
     if request.first is not None:
         return "rows hold several episodes, of which a query sees its own"
     if not (request.square and isinstance(request.queries, Range) and request.queries.start == 0):
@@ -46,8 +46,8 @@ def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return None
 
 
-def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why pieces would not pay, or None where they do."""
+def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why pieces are not worthwhile; None if they are."""
     n = request.queries.length
     if n < SHORTEST:
         return f"below {SHORTEST} tokens all pairs are computed as fast"

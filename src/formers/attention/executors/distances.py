@@ -31,8 +31,8 @@ FEWEST = 16
 """Below so many queries the whole term is as fast."""
 
 
-def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why attention cannot be tiled by distance here, or None where it can."""
+def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why attention cannot be tiled by distance; None if it can."""
     if request.first is not None:
         return "rows hold several episodes, of which a query sees its own"
     if not isinstance(request.bias, ByDistance):
@@ -50,8 +50,8 @@ def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return "there are no keys at all" if request.keys.length == 0 or q.numel() == 0 else None
 
 
-def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why tiles would not pay, or None where they do."""
+def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why tiles are not worthwhile; None if they are."""
     return f"for fewer than {FEWEST} queries the whole term is as fast" if request.queries.length < FEWEST else None
 
 

@@ -38,8 +38,8 @@ Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch, head, query, key) -> whether the query may see the key, all of them numbers."""
 
 
-def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why FlexAttention cannot do this, or None where it can."""
+def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why FlexAttention cannot compute this; None if it can."""
     device = q.device.type
     if device not in ("cpu", "cuda"):
         return f"FlexAttention is not used on {device}"
@@ -59,10 +59,10 @@ def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
         return f"FlexAttention has no kernel for {str(q.dtype).removeprefix('torch.')}"
     if torch.compiler.is_compiling():
         return "its blocks would be looked for at every call of what torch.compile makes"
-    return _refuses_on_cpu(q, k, v) if device == "cpu" else None
+    return _unsupported_on_cpu(q, k, v) if device == "cpu" else None
 
 
-def _refuses_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+def _unsupported_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return "FlexAttention has no backward on a CPU"
     if q.dtype != torch.float32:
@@ -70,8 +70,8 @@ def _refuses_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return None if compiler() is not None else "there is no C++ compiler, with which torch would make its kernel for a CPU"
 
 
-def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why it would not pay, or None where it does."""
+def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why FlexAttention is not worthwhile; None if it is."""
     if q.device.type == "cpu":
         return "FlexAttention is for GPUs: on a CPU it is slower than pieces, and runs where it is asked for"
     if max(request.queries.length, request.keys.length) < SHORTEST or request.queries.length < BLOCK:

@@ -159,7 +159,7 @@ class LSHAttention(SharedHeads):
         super().__init__(sizes, part.scaled, part.bias)
         self.part = part
         self.factors = part.factors(sizes.length)
-        self.rules = [part.rules(pattern.at(step).is_causal) for step in range(sizes.steps)]
+        self.rules = [part.rules(pattern.at(step).is_causal) for step in range(sizes.depth_steps)]
         self.numbers = [RULES.number(rules) for rules in self.rules]
 
     def forward(self, x: Tensor, context: Context, past: LSHCache | None, step: int) -> tuple[Tensor, LSHCache | None]:

@@ -67,7 +67,7 @@ def _verdict(name: str, executor: Executor, device: str, cases: list[Case], inpu
             continue
         here = _on(case.request, q)
         try:
-            why = executor.refuses(here, q, k, v)
+            why = executor.unsupported(here, q, k, v)
             got = _computed(executor, here, [q, k, v]) if why is None else []
         except Exception as error:  # whatever a kernel throws
             wrong.append(f"{case.name}, {precision}: {type(error).__name__}: {_brief(error)}")
