@@ -25,8 +25,8 @@ from formers.core import FormersError, nearest
 from formers.core.allocator import release_memory
 from formers.family import spec as member_spec
 from formers.inspect.draw.curves import Curve, Panel, draw_curves, save_panels
-from formers.inspect.measure.parameters import weightless
 from formers.inspect.draw.tables import add_row, new_table
+from formers.inspect.measure.parameters import weightless
 from formers.inspect.measure.units import in_bytes
 from formers.model import Spec, build
 from formers.residual import PreNorm, Reversible
