@@ -167,7 +167,7 @@ def test_every_picture_can_be_enlarged(site: Path) -> None:
     for path in pages(site):
         article = page(path).partition("<article")[2].partition("</article>")[0]
         images = re.findall(r'<img\b[^>]*\bsrc="([^"]+)"', article)
-        assert re.findall(r'<a class="enlarge" href="([^"]+)"[^>]*><img\b', article) == images, path
+        assert re.findall(r'<a class="enlarge(?: wide)?" href="([^"]+)"[^>]*><img\b', article) == images, path
         count += len(images)
         if images:
             assert "assets/enlarge.js" in page(path)
