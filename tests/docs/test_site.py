@@ -259,6 +259,8 @@ def test_the_reference_has_every_public_name_member_and_part(site: Path) -> None
         for part in slot.values():
             if part.__module__.startswith("formers.") and part.__module__.split(".")[1] in formers._HOMES:
                 assert f"<code>{part.__name__}</code></a>" in text, part
+    for name in formers.layers.__all__:
+        assert f"formers.layers.{name}" in known
     assert "<code>window: PositiveInt</code>" in text
     assert "<code>causal: bool = True</code>" in text
 
