@@ -143,7 +143,7 @@ def test_every_relative_link_and_anchor_resolves(site: Path) -> None:
 
 def test_the_navigation_has_every_page_in_its_group(site: Path) -> None:
     text = page(site / "index.html")
-    nav = text[text.index('class="md-nav md-nav--primary"') : text.index('class="md-content"')]
+    nav = text[text.index("md-nav--primary") : text.index('class="md-content"')]
     found = list(dict.fromkeys(re.findall(r'<a href="([^"#]+)" class="md-nav__link[^"]*"', nav)))
     paths = [
         path for group in repository.navigation() for pages in group.values() for path in ([pages] if isinstance(pages, str) else pages)
