@@ -60,7 +60,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
         code = copies.code(name.removesuffix(".md"))  # here, since Markdown would take long to read through it
         page.present_anchor_ids = (page.present_anchor_ids or set()) | {f"L{n}" for n in range(1, len(code) + 1)}
         return f'{html}\n<div class="highlight source"><pre><code>{"".join(code)}</code></pre></div>'
-    linked, unknown = to_equations(formulas.render(figures.enlargeable(html)), name)
+    linked, unknown = to_equations(formulas.render(figures.enlargeable(html, name)), name)
     for number in unknown:
         log.warning(f"{name} mentions {number}, which {repository.EQUATIONS} does not have.")
     return linked

@@ -143,7 +143,7 @@ def test_every_relative_link_and_anchor_resolves(site: Path) -> None:
 
 def test_the_navigation_has_every_page_in_its_group(site: Path) -> None:
     text = page(site / "index.html")
-    nav = text[text.index('class="md-nav md-nav--primary"') : text.index('class="md-content"')]
+    nav = text[text.index("md-nav--primary") : text.index('class="md-content"')]
     found = list(dict.fromkeys(re.findall(r'<a href="([^"#]+)" class="md-nav__link[^"]*"', nav)))
     paths = [
         path for group in repository.navigation() for pages in group.values() for path in ([pages] if isinstance(pages, str) else pages)
@@ -167,7 +167,7 @@ def test_every_picture_can_be_enlarged(site: Path) -> None:
     for path in pages(site):
         article = page(path).partition("<article")[2].partition("</article>")[0]
         images = re.findall(r'<img\b[^>]*\bsrc="([^"]+)"', article)
-        assert re.findall(r'<a class="enlarge" href="([^"]+)"[^>]*><img\b', article) == images, path
+        assert re.findall(r'<a class="enlarge(?: wide)?" href="([^"]+)"[^>]*><img\b', article) == images, path
         count += len(images)
         if images:
             assert "assets/enlarge.js" in page(path)
@@ -259,6 +259,8 @@ def test_the_reference_has_every_public_name_member_and_part(site: Path) -> None
         for part in slot.values():
             if part.__module__.startswith("formers.") and part.__module__.split(".")[1] in formers._HOMES:
                 assert f"<code>{part.__name__}</code></a>" in text, part
+    for name in formers.layers.__all__:
+        assert f"formers.layers.{name}" in known
     assert "<code>window: PositiveInt</code>" in text
     assert "<code>causal: bool = True</code>" in text
 
