@@ -1,7 +1,7 @@
 """A recurrent decoder that looks at a source: the alignment of Bahdanau et al. (2015) and of Luong et al. (2015), or none at all.
 
 The source is h_1 ... h_n, the encoder's outputs, of which only those of real tokens are looked at. The decoder has `layers` cells, one on
-top of the other, which start as reading.py says; s_t is the state of the top one after token t, x_t what the token was embedded as.
+top of the other, which start as bridge.py says; s_t is the state of the top one after token t, x_t what the token was embedded as.
 
 e_tj = v . tanh(W s_{t-1} + U h_j)        additive (Bahdanau): asked before the cell has read the token                           E145
 e_tj = s_t . h_j                          dot (Luong): asked behind the cell                                                      E146
