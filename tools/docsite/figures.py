@@ -33,4 +33,4 @@ def size(path: Path) -> tuple[int, int] | None:
         return None
     with path.open("rb") as file:
         head = file.read(24)
-    return struct.unpack(">II", head[16:24]) if head.startswith(PNG) else None  # type: ignore[return-value]
+    return struct.unpack(">II", head[16:24]) if head.startswith(PNG) else None

@@ -48,11 +48,9 @@ def navigation() -> list[dict[str, str | list[str]]]:
     grouped["Reference"] = [COMMANDS, REFERENCE, *grouped["Reference"]]
     listed = {page for pages in grouped.values() for page in pages}
     more = [page for page in guides() if page not in listed]
-    if more:
-        grouped["More"] = more
-    entries: list[dict[str, str | list[str]]] = [{"Home": HOME}]
-    entries.extend({name: pages} for name, pages in grouped.items())
-    return entries
+    found: list[dict[str, str | list[str]]] = [{"Home": HOME}]
+    found.extend({name: pages} for name, pages in grouped.items())
+    return [*found, {"More": list(more)}] if more else found
 
 
 def pictures() -> list[str]:
