@@ -11,6 +11,8 @@ class Guide(NamedTuple):
     purpose: str
     paper: str
     baseline: bool = False
+    only: tuple[str, ...] = ()
+    """The tasks that it is recommended for; all that it can do where there is none."""
 
 
 GUIDES = {
@@ -19,7 +21,7 @@ GUIDES = {
     "decoder": Guide("the plain decoder: every token sees all before it, with nothing to tune", "Vaswani et al., 2017"),
     "character-transformer": Guide("deep models of characters, with extra losses in the middle layers", "Al-Rfou et al., 2018"),
     "transformer-xl": Guide("running text: a memory of the segment before carries context past the row", "Dai et al., 2019"),
-    "gtrxl": Guide("agents: gates keep training stable, a memory spans the episode", "Parisotto et al., 2019"),
+    "gtrxl": Guide("agents: gates keep training stable, a memory spans the episode", "Parisotto et al., 2019", only=("agents",)),
     "adaptive-span": Guide("long running text where most heads need to look back only a little", "Sukhbaatar et al., 2019"),
     "sparse-transformer": Guide("long rows with a regular structure: two sparse patterns reach every position", "Child et al., 2019"),
     "image-transformer": Guide("images: each value sees the values near it on the grid", "Parmar et al., 2018"),
@@ -30,7 +32,9 @@ GUIDES = {
     "seq2seq": Guide("the recurrent encoder-decoder baseline", "Bahdanau et al., 2014", baseline=True),
     "word-window": Guide("the baseline of a few words before the next", "Bengio et al., 2003", baseline=True),
     "act-rnn": Guide("recurrent steps that halt by themselves, on small tasks", "Graves, 2016", baseline=True),
-    "universal-transformer": Guide("small algorithmic tasks: one block applied several times, few parameters", "Dehghani et al., 2018"),
+    "universal-transformer": Guide(
+        "small algorithmic tasks: one block applied several times, few parameters", "Dehghani et al., 2018", only=("exercise", "translate")
+    ),
 }
 """By member."""
 

@@ -34,7 +34,7 @@ MEASURED, APART = 2048, 8
 """The longer of the two measured lengths, at most, and how many times longer it is than the other."""
 TOKENS = 2048
 """Tokens of a measured step at the longer length; a quarter of it at the shorter one."""
-BY_TOKEN = (16, 32)
+BY_TOKEN = (32, 128)
 """The measured lengths of members that compute rows token by token."""
 COUNTED = (2, 4)
 """The lengths at which the memory of such members is counted."""

@@ -1,6 +1,7 @@
 """Two or three members to try first, with reasons from measured costs, and what would change that.
 
-1. A member is left out where it cannot do the job, or where a training step needs more memory than there is.
+1. A member is left out where it cannot do the job, where a training step needs more memory than there is, or where it was made for
+   another kind of task (gtrxl for agents, universal-transformer for small tasks).
 2. The plain member of the task comes first where its step takes at most NEAR times that of the fastest member that is no baseline.
 3. Then the member that was designed for the task, and the others by predicted time of a step, up to FEW in all, none slower than the
    plain one where that fits.
@@ -146,7 +147,8 @@ def _row(name: str, found: Priced, room: float) -> dict[str, Any]:
 
 def _picked(job: Situation, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The members to try first, in order; rows are sorted by the time of a step."""
-    able = [row for row in rows if row["fits"] and not row["baseline"]] or [row for row in rows if row["fits"]]
+    fitting = [row for row in rows if row["fits"] and job.task in (GUIDES[row["member"]].only or (job.task,))]
+    able = [row for row in fitting if not row["baseline"]] or fitting
     if not able:
         return []
     plain = next((row for row in able if row["member"] == PLAIN[job.task]), None)
