@@ -115,10 +115,11 @@ def price(job: Situation, member: str, folder: Path, device: torch.device, optio
     longer = min(job.length, MEASURED)
     pair = BY_TOKEN if spec.by_token else (max(4, longer // APART), longer)
     lengths = sorted({min(n, job.length) for n in pair})
-    tokens = {n: TOKENS // (4 if n < lengths[-1] else 1) // (8 if spec.by_token else 1) for n in lengths}
-    timed = tuple(_timed(job.short(n), member, folder, device, chosen, max(1, tokens[n] // n)) for n in lengths)
-    fitted = fit(timed)
     batch = max(1, STEP_TOKENS // job.length)
+    # Token by token, time goes with the length and hardly with the rows: these are then as many as in the step that is predicted.
+    rows = {n: batch if spec.by_token else max(1, TOKENS // (4 if n < lengths[-1] else 1) // n) for n in lengths}
+    timed = tuple(_timed(job.short(n), member, folder, device, chosen, rows[n]) for n in lengths)
+    fitted = fit(timed)
     curve = {each.length: each.flops for each in timed}
     costs = Costs(spec, batch)
     if spec.by_token:

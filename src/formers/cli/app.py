@@ -16,7 +16,7 @@ import typer
 import typer.main
 
 from formers import __version__
-from formers.cli import ablate, bench, choose, compare, doctor, evaluate, explain, generate, members, play, show, train
+from formers.cli import ablate, bench, choose, compare, doctor, evaluate, explain, generate, members, play, report, show, train
 from formers.cli.verbosity import Verbs
 
 NAME = "formers"
@@ -61,6 +61,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("play")(play.play)
 app.command("choose")(choose.choose)
 app.command("compare")(compare.compare)
+app.command("report")(report.report)
 app.command("ablate")(ablate.ablate)
 app.command("members")(members.members)
 app.command("explain")(explain.explain)
