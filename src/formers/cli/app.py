@@ -16,7 +16,7 @@ import typer
 import typer.main
 
 from formers import __version__
-from formers.cli import ablate, bench, choose, compare, doctor, evaluate, explain, generate, members, play, report, show, train
+from formers.cli import ablate, bench, choose, compare, doctor, evaluate, explain, generate, members, play, report, show, texts, train
 from formers.cli.verbosity import Verbs
 
 NAME = "formers"
@@ -57,6 +57,8 @@ def root(
 app.command("train")(train.train)
 app.command("resume")(train.resume)
 app.command("generate")(generate.generate)
+app.command("classify")(texts.classify)
+app.command("translate")(texts.translate)
 app.command("eval")(evaluate.evaluate)
 app.command("play")(play.play)
 app.command("choose")(choose.choose)
