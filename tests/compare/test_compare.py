@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -241,3 +245,29 @@ def test_every_kind_of_data_is_compared_with_real_runs(data, tmp_path, monkeypat
     again = whole(variants, data, tmp_path / "out", common, Budget("steps", 3), seeds=2, limit=20, say=lambda _: None)
     assert not ran
     assert again["rows"] == found["rows"]
+
+
+@pytest.mark.slow
+def test_a_comparison_that_is_stopped_goes_on_where_it_was(tmp_path):
+    """SIGTERM reaches the run, which saves itself; the same command then resumes it and trains no other again."""
+    (tmp_path / "my.txt").write_text("to be, or not to be, that is the question\n" * 300)
+    sizes = ["dim=16", "heads=2", "layers=1", "length=32", "batch=2", "eval_batches=1", "final_batches=1", "sample_tokens=0"]
+    words = ["compare", "decoder", "decoder:layers=2", "--data", "my.txt", "--out", "out", "--steps", "3000", "--limit", "500", "--json"]
+    command = [sys.executable, "-m", "formers", *words, *(word for size in sizes for word in ("--set", size))]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "out" / "decoder" / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and len(metrics.read_bytes().splitlines()) > 50):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    reached = len(metrics.read_bytes().splitlines())
+    assert not json.loads((tmp_path / "out" / "decoder" / "run.json").read_text())["finished"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "decoder: " in done.stderr
+    assert ", resumed" in done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    assert [row["steps"] for row in rows] == [3000, 3000]
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines() if '"norm"' in line]
+    assert steps == list(range(1, 3001))
+    assert reached > 50

@@ -39,16 +39,9 @@ LIMIT = 22.0
 SHORTEST, LONGEST = 32, 1 << 20
 """Between these cross-over lengths are sought."""
 ORDER = (
-    "decoder",
-    "encoder",
-    "transformer",
-    "image-transformer",
-    "transformer-xl",
-    "sparse-transformer",
-    "reformer",
-    "bigbird",
-    "linformer",
-)
+    "decoder", "encoder", "transformer", "image-transformer", "transformer-xl", "sparse-transformer", "adaptive-span", "bigbird",
+    "linformer", "rnn", "reformer",
+)  # fmt: skip
 """Who is measured first."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import NamedTuple, overload
 
 import torch
@@ -30,8 +29,8 @@ class Classified(NamedTuple):
 @overload
 def classify(model: Model, texts: str, batch: int = BATCH) -> Classified: ...
 @overload
-def classify(model: Model, texts: Sequence[str], batch: int = BATCH) -> list[Classified]: ...
-def classify(model: Model, texts: str | Sequence[str], batch: int = BATCH) -> Classified | list[Classified]:
+def classify(model: Model, texts: list[str], batch: int = BATCH) -> list[Classified]: ...
+def classify(model: Model, texts: str | list[str], batch: int = BATCH) -> Classified | list[Classified]:
     """The label of a text, or of each of several, with the probability of every label, the most probable first.
 
     A text is cut off at the length that the model was trained with, as in training. The labels are those of the data that it learned from.
@@ -59,7 +58,7 @@ def classify(model: Model, texts: str | Sequence[str], batch: int = BATCH) -> Cl
     return found[0] if isinstance(texts, str) else found
 
 
-def checked_texts(texts: Sequence[str]) -> list[str]:
+def checked_texts(texts: list[str]) -> list[str]:
     """Texts as a list, after refusing what is none, and empty ones."""
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise FormersError(f"the texts are a {type(texts).__name__}: give a text, or a list of texts.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import overload
 
 from formers.generation.classify import checked_texts
@@ -27,7 +26,7 @@ def translate(
 @overload
 def translate(
     model: Model,
-    texts: Sequence[str],
+    texts: list[str],
     max_new_tokens: int = 200,
     *,
     beams: int | None = None,
@@ -38,7 +37,7 @@ def translate(
 ) -> list[str]: ...  # fmt: skip
 def translate(
     model: Model,
-    texts: str | Sequence[str],
+    texts: str | list[str],
     max_new_tokens: int = 200,
     *,
     beams: int | None = None,

@@ -81,11 +81,11 @@ def _list(words: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{_escaped(word)}</li>' for word in words)}</ul>"
 
 
-def _table(rows: Sequence[tuple[object, ...]], head: Sequence[str] = ()) -> str:
+def _table(rows: Sequence[tuple[object, ...]], head: Sequence[str] = (), kind: str = "figures") -> str:
     """Rows of text as a table that scrolls on a narrow screen."""
     top = f"<tr>{''.join(f'<th>{_escaped(cell)}</th>' for cell in head)}</tr>" if head else ""
     body = "".join(f"<tr><th>{_escaped(row[0])}</th>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row[1:])}</tr>" for row in rows)
-    return f'<div class="wide"><table>{top}{body}</table></div>'
+    return f'<div class="wide"><table class="{kind}">{top}{body}</table></div>'
 
 
 def _comparison(found: Mapping[str, Any]) -> str:
@@ -173,14 +173,14 @@ def _seconds(run: Recorded, step: int) -> float | None:
 
 def _scores(runs: Sequence[Recorded]) -> str:
     """What each run reached, and how it was evaluated."""
-    found = [(run, {**(run.facts.get("results") or {}), **{k: v for k, v in run.scores.items() if v is not None}}) for run in runs]
+    found = [(run, run.reached) for run in runs]
     names = [name for name in SCORES if any(scores.get(name) is not None for _, scores in found)]
     rows = [(run.name, *(_number(scores.get(name)) for name in names if name != "protocol")) for run, scores in found if scores]
     protocols: dict[str, list[str]] = {}
     for run, scores in found:
         if scores.get("protocol"):
-            protocols.setdefault(str(scores["protocol"]), []).append(run.name)
-    words = [f"{', '.join(who) if len(protocols) > 1 else 'All'}: {protocol}" for protocol, who in protocols.items()]
+            protocols.setdefault(str(scores["protocol"]), []).append(run.group)
+    words = [f"{', '.join(dict.fromkeys(who)) if len(protocols) > 1 else 'All'}: {protocol}" for protocol, who in protocols.items()]
     if not rows:
         return "<p>No run has reached its end.</p>"
     return _table(rows, ("", *(name.replace("_", " ") for name in names if name != "protocol"))) + "<h3>Protocol</h3>" + _list(words)
@@ -203,7 +203,7 @@ def _run(run: Recorded, maps: bool) -> str:
     ]
     command = shlex.join(["formers", *map(str, facts["command"][1:])]) if facts.get("command") else ""
     body = _list(run.problems) if run.problems else ""
-    body += _table(about) + (f"<h3>To repeat it</h3><pre>$ {_escaped(command)}</pre>" if command else "")
+    body += _table(about, kind="facts") + (f"<h3>To repeat it</h3><pre>$ {_escaped(command)}</pre>" if command else "")
     body += _samples(run)
     if maps:
         body += "".join(f"<h3>{_escaped(title)}</h3>{inside}" for title, inside in looked(run))

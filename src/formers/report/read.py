@@ -50,6 +50,12 @@ class Recorded:
         return "env" in self.facts
 
     @property
+    def reached(self) -> dict[str, Any]:
+        """Its figures at the end: those of the comparison's own evaluation where there is one, else those of the training."""
+        own = {name: value for name, value in self.scores.items() if value is not None}
+        return own if "protocol" in own or "mean_return" in own else {**(self.facts.get("results") or {}), **own}
+
+    @property
     def measure(self) -> str | None:
         """Which figure of held-out data its curve is of."""
         return next((name for name in MEASURES if any(line.get(name) is not None for line in self.evaluations)), None)
