@@ -31,9 +31,11 @@ _HOMES = {
     "FormersError": "formers.core",
     "attend": "formers.attention",
     "explain": "formers.attention",
+    "classify": "formers.generation",
     "generate": "formers.generation",
     "sample_images": "formers.generation",
     "stream": "formers.generation",
+    "translate": "formers.generation",
     "train": "formers.training",
     "resume": "formers.training",
     **dict.fromkeys(
@@ -61,9 +63,11 @@ if TYPE_CHECKING:
     from formers.family import create as create
     from formers.family import members as members
     from formers.family import spec as spec
+    from formers.generation import classify as classify
     from formers.generation import generate as generate
     from formers.generation import sample_images as sample_images
     from formers.generation import stream as stream
+    from formers.generation import translate as translate
     from formers.model import Model as Model
     from formers.model import Output as Output
     from formers.model import Spec as Spec

@@ -33,6 +33,18 @@ def test_a_member_is_explained():
     assert [row["length"] for row in facts["lengths"]] == [48]
 
 
+def test_several_members_stand_side_by_side():
+    text = run("decoder", "rnn", "--length", "48").stdout
+    assert "decoder" in text.splitlines()[0]
+    assert "rnn" in text.splitlines()[0]
+    facts = json.loads(run("decoder", "rnn", "--length", "48", "--json").stdout)
+    assert [fact["name"] for fact in facts["members"]] == ["decoder", "rnn"]
+    with refused("twice"):
+        run("decoder", "decoder")
+    with refused("rnn", "hidden"):
+        run("decoder", "rnn", "--set", "hidden=64")
+
+
 def test_mistakes_are_one_sentence():
     with refused("decodr", "did you mean 'decoder'"):
         run("decodr")

@@ -1,7 +1,8 @@
 """Agents side by side: every variant trained with several seeds on one environment, for as many steps.
 
 A run is solved at the first step at which the mean over a full window of the newest 200 episodes reaches the bar, and held if it stays
-above 0.95 of it, in such windows, to the end. A run that is there and finished with the same options is not trained again.
+above 0.95 of it, in such windows, to the end. A run that is there and finished with the same options is not trained again, and one that
+was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from formers.compare.compare import COMPARISON, FORMAT
+from formers.compare.verdict import verdict
 from formers.core import FormersError
 from formers.family.variants import Variant
 from formers.inspect.draw.curves import Curve, Panel
-from formers.rl import evaluate_agent, train
+from formers.model.files import checkpoints, to_json, write
+from formers.rl import evaluate_agent, resume, train
 from formers.rl.evaluation import BOOTSTRAP, interval, iqm
 from formers.rl.rollout import WINDOW
 from formers.training.divergence import Diverged
+from formers.training.folder import holds_run, read_facts
 from formers.training.log import METRICS
 
 EPISODES = 200
@@ -43,8 +48,9 @@ def compare_agents(
     bar: float,
     measure: str,
     say: Callable[[str], None] = print,
+    command: str = "",
 ) -> dict[str, Any]:
-    """Trains and evaluates every variant with every seed; a row of figures for each variant.
+    """Trains and evaluates every variant with every seed; a row of figures for each variant, and the verdict on their returns.
 
     bar, measure: what counts as solved, for example 0.97 of "return" or "success".
     """
@@ -56,7 +62,15 @@ def compare_agents(
         rows.append(row(each.name, runs))
         say(words(rows[-1]))
     machine = f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}"
-    return {"env": env, "steps": steps, "seeds": list(seeds), "bar": bar, "measure": measure, "rows": rows, "machine": machine}
+    scores = {each["variant"]: [run["mean_return"] for run in each["runs"] if run["mean_return"] is not None] for each in rows}
+    failed = {each["variant"]: each["diverged"] for each in rows}
+    results = {
+        "env": env, "steps": steps, "seeds": list(seeds), "bar": bar, "measure": measure, "rows": rows, "machine": machine,
+        "verdict": verdict(scores, "mean return", lower=False, failed=failed), "command": command,
+    }  # fmt: skip
+    out.mkdir(parents=True, exist_ok=True)
+    write(out / COMPARISON, to_json({"format": FORMAT, "whole": True, **results}))
+    return results
 
 
 def run_one(
@@ -65,15 +79,21 @@ def run_one(
     """The figures of one run, which is trained unless it is there."""
     folder = out / f"{each.folder}-{seed}"
     asked = {"member": each.member, "env": env, "steps": steps, "seed": seed, "options": options}
-    known = folder / "compared.json"
-    if not (known.exists() and json.loads(known.read_text()) == json.loads(json.dumps(asked))):
+    known, begun = folder / "compared.json", folder / "comparing.json"
+    if not _says(known, asked):
         say(f"{each.name}, seed {seed}")
         try:
-            train(each.member, env, folder, steps=steps, seed=seed, overwrite=True, quiet=True, track="none", **options)
+            if _says(begun, asked) and holds_run(folder) and checkpoints(folder):
+                if not read_facts(folder).get("finished"):
+                    resume(folder, quiet=True)
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                write(begun, to_json(asked))
+                train(each.member, env, folder, steps=steps, seed=seed, overwrite=True, quiet=True, track="none", **options)
         except Diverged as error:
             say(str(error))
             return {"run": str(folder), "seed": seed, "diverged": True, "solved": None, "held": False, "mean_return": None}
-        known.write_text(json.dumps(asked))
+        write(known, to_json(asked))
     lines = metrics(folder)
     solved = next((line for line in lines if line["episodes"] >= WINDOW and line[measure] >= bar), None)
     after = [] if solved is None else [line[measure] for line in lines if line["step"] >= solved["step"]]
@@ -86,6 +106,14 @@ def run_one(
         "cpu_seconds": round(lines[-1]["cpu_seconds"], 1), "mean_return": found["mean_return"], "success": found["success"],
         "ratio_error": max(line["ratio_error"] for line in lines),
     }  # fmt: skip
+
+
+def _says(file: Path, asked: dict[str, Any]) -> bool:
+    """Whether a file in a run's folder says that the run is the one asked for."""
+    try:
+        return bool(json.loads(file.read_text()) == json.loads(json.dumps(asked)))
+    except (OSError, ValueError):
+        return False
 
 
 def metrics(folder: str | Path) -> list[dict[str, Any]]:

@@ -16,7 +16,23 @@ import typer
 import typer.main
 
 from formers import __version__
-from formers.cli import ablate, bench, compare, doctor, evaluate, explain, generate, members, play, reproduce, show, train
+from formers.cli import (
+    ablate,
+    bench,
+    choose,
+    compare,
+    doctor,
+    evaluate,
+    explain,
+    generate,
+    members,
+    play,
+    report,
+    reproduce,
+    show,
+    texts,
+    train,
+)
 from formers.cli.verbosity import Verbs
 
 NAME = "formers"
@@ -57,9 +73,13 @@ def root(
 app.command("train")(train.train)
 app.command("resume")(train.resume)
 app.command("generate")(generate.generate)
+app.command("classify")(texts.classify)
+app.command("translate")(texts.translate)
 app.command("eval")(evaluate.evaluate)
 app.command("play")(play.play)
+app.command("choose")(choose.choose)
 app.command("compare")(compare.compare)
+app.command("report")(report.report)
 app.command("ablate")(ablate.ablate)
 app.command("members")(members.members)
 app.command("explain")(explain.explain)

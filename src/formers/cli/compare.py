@@ -1,4 +1,4 @@
-"""`formers compare`: members side by side, with the same data, time and number of parameters."""
+"""`formers compare`: members side by side, with the same data, budget and number of parameters, and a verdict."""
 
 from __future__ import annotations
 
@@ -25,19 +25,23 @@ def compare(
         ),
     ],
     data: Annotated[str, typer.Option(help="What all learn from, as `train` takes it.", autocompletion=complete_data)] = "stdlib",
-    out: Annotated[Path, typer.Option(help="The folder of the runs; those that are finished are not trained again.")] = Path(
+    out: Annotated[Path, typer.Option(help="The folder of the runs; finished ones are not trained again, interrupted ones go on.")] = Path(
         "runs/compare"
     ),
     minutes: Annotated[float | None, typer.Option(help="Minutes of training for each.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of training for each.")] = None,
+    equal: Annotated[
+        Literal["time", "steps", "tokens", "flops"] | None, typer.Option(help="What all have in equal measure; --budget says how much.")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Of --equal: minutes, steps, tokens or FLOPs of each run, e.g. 2e13.")] = None,
     parameters: Annotated[
         int | None, typer.Option(help="Parameters of each, fitted by `hidden`, or `dim`; the first member's unless given.", min=1)
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Judge the first so many tokens of the held-out data.", min=1)] = None,
     split: Split = None,
-    seed: Annotated[int, typer.Option(help="Seed of each: weights and batches.")] = 0,
+    seed: Annotated[int, typer.Option(help="The first seed: of weights and batches.")] = 0,
+    seeds: Annotated[int | None, typer.Option(help="How many runs of each, with the seeds from --seed on; 1, of agents 3.", min=1)] = None,
     env: Annotated[str | None, typer.Option(help="Compare agents on this environment instead; --steps are then the environment's.")] = None,
-    seeds: Annotated[int, typer.Option(help="Of agents: how many runs of each, with the seeds from --seed on.", min=1)] = 3,
     bar: Annotated[float, typer.Option(help="Of agents: from which mean of the newest episodes on a run counts as solved.")] = 0.97,
     measure: Annotated[Literal["return", "success"], typer.Option(help="Of agents: what --bar is of.")] = "return",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Let runs of other commands in that folder make room.")] = False,
@@ -46,36 +50,36 @@ def compare(
     curves: Annotated[Path | None, typer.Option(help="Draw the training losses over the steps into this picture, .png or .svg.")] = None,
     json: Json = False,
 ) -> None:
-    """Train MEMBERs one after the other, each alone, for the same time and with as many parameters, and judge them alike."""
-    from formers.bench.compare import compare as run
-    from formers.bench.compare import markdown, shown, speed, speed_of, titles
+    """Train MEMBERs one after the other, each alone, with the same budget and as many parameters, evaluate them alike, and say what
+    the seeds could show."""
+    from formers.compare import budget_of
+    from formers.compare import compare as run
+    from formers.compare.table import markdown, shown, speed, speed_of, steps_of, titles
     from formers.core import FormersError
     from formers.family.variants import variant
 
-    if env is not None:
-        if steps is None or minutes is not None or parameters is not None or limit is not None:
-            raise FormersError("agents are compared over the same steps of their environment: give --steps, and no other budget.")
-        check_file(curves, (".png", ".svg"))
-        _compare_agents(
-            [variant(v, parse_set) for v in variants], env, out, set_, steps, range(seed, seed + seeds), bar, measure, page, curves, json
-        )
-        return
-    if (minutes is None) == (steps is None):
-        raise FormersError("a comparison needs one budget for all: give --minutes or --steps.")
+    chosen = [variant(v, parse_set) for v in variants]
+    words = shlex.join(["formers", *sys.argv[1:]])
     check_file(curves, (".png", ".svg"))
     check_file(page, (".md", ".markdown"))
-    chosen = [variant(v, parse_set) for v in variants]
-    results = run(chosen, data, out, parse_set(set_ or []), minutes, steps, parameters, limit, seed, overwrite, notice, split)
+    spent = budget_of(equal, budget, minutes, steps)
+    if env is not None:
+        if spent.equal != "steps" or parameters is not None or limit is not None:
+            raise FormersError("agents are compared over the same steps of their environment: give --steps, and no other budget.")
+        count = range(seed, seed + (seeds or 3))
+        _compare_agents(chosen, env, out, set_, round(spent.amount), count, bar, measure, page, curves, json)
+        return
+    common = parse_set(set_ or [])
+    results = run(chosen, data, out, common, spent, parameters, limit, seed, seeds or 1, overwrite, notice, split, words)
     if page is not None:
-        page.write_text(markdown(results, shlex.join(["formers", *sys.argv[1:]])), encoding="utf-8")
+        page.write_text(markdown(results, words), encoding="utf-8")
         wrote(page, json)
     if curves is not None:
         from formers.inspect import save_panels
         from formers.inspect.draw.losses import learning_panel
 
-        budget = f"{minutes:g} minutes" if minutes is not None else f"{steps:,} steps"
         panel = learning_panel({row["variant"]: row["run"] for row in results["rows"]})
-        wrote(save_panels([panel], curves, f"Training losses on {data}, {budget} each; means over some steps."), json)
+        wrote(save_panels([panel], curves, f"Training losses on {data}, {spent.words} each; means over some steps."), json)
     if json:
         print_json(results)
         return
@@ -89,11 +93,15 @@ def compare(
     for row in results["rows"]:
         told = [shown(row, title) for title in figures]
         memory = in_bytes(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else ""
-        add_row(table, row["variant"], f"{row['parameters']:,}", *told, speed_of(row, results["rows"]), f"{row['steps']:,}", memory)
+        add_row(table, row["variant"], f"{row['parameters']:,}", *told, speed_of(row, results["rows"]), steps_of(row), memory)
     console = Console(highlight=False)
     console.print(table)
     for row in results["rows"]:
-        console.print(f"{row['variant']}: {row['protocol']}", markup=False)
+        if "protocol" in row:
+            console.print(f"{row['variant']}: {row['protocol']}", markup=False)
+    if len(results["rows"]) > 1:
+        console.print("\n" + " ".join(results["verdict"]["sentences"]), markup=False)
+    console.print(f"\nformers report {out} --out report.html", markup=False)
 
 
 def _compare_agents(
@@ -103,9 +111,10 @@ def _compare_agents(
     """Trains and evaluates agents, and prints a row for each."""
     from formers.bench.agents import TITLES, cells, compare_agents, markdown, panel
 
-    results = compare_agents(variants, env, out, parse_set(set_ or []), steps, seeds, bar, measure, notice)
+    command = shlex.join(["formers", *sys.argv[1:]])
+    results = compare_agents(variants, env, out, parse_set(set_ or []), steps, seeds, bar, measure, notice, command)
     if page is not None:
-        page.write_text(markdown(results, shlex.join(["formers", *sys.argv[1:]])), encoding="utf-8")
+        page.write_text(markdown(results, command), encoding="utf-8")
         wrote(page, json)
     if curves is not None:
         from formers.inspect import save_panels
@@ -123,4 +132,7 @@ def _compare_agents(
     table = new_table(*TITLES, right=len(TITLES) - 1)
     for row in results["rows"]:
         add_row(table, *cells(row))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    if len(results["rows"]) > 1:
+        console.print("\n" + " ".join(results["verdict"]["sentences"]), markup=False)

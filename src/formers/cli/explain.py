@@ -12,8 +12,13 @@ from formers.cli.options import parse_set
 
 
 def explain(
-    member: Annotated[
-        str, typer.Argument(metavar="MEMBER|RUN", help="A member's name, or the folder of a run.", autocompletion=complete_member)
+    members: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MEMBER|RUN...",
+            help="Members' names, or folders of runs; several stand side by side.",
+            autocompletion=complete_member,
+        ),
     ],
     preset: MemberPreset = None,
     set_: MemberSet = None,
@@ -28,11 +33,14 @@ def explain(
     from rich.console import Console
 
     from formers.inspect import explain_facts, explanation, subject
+    from formers.inspect.side_by_side import refuse_options, side_by_side
 
-    what = subject(member, vocab, preset, parse_set(set_ or []))
-    facts = explain_facts(what, length or [], batch)
+    options = parse_set(set_ or [])
+    refuse_options(members, options)
+    subjects = [subject(member, vocab, preset, options) for member in members]
+    facts = [explain_facts(what, length or [], batch) for what in subjects]
     if json:
-        print_json(facts)
+        print_json(facts[0] if len(facts) == 1 else {"members": facts})
         return
     console = Console(highlight=False)
-    console.print(explanation(what, facts, console.encoding))
+    console.print(explanation(subjects[0], facts[0], console.encoding) if len(facts) == 1 else side_by_side(facts))

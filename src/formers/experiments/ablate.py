@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from formers.bench.compare import BYTES
+from formers.compare.fitting import BYTES
 from formers.core import FormersError, nearest
 from formers.evaluation import evaluate
 from formers.evaluation.protocol import apply_protocol

@@ -127,6 +127,29 @@ class Costs:
         with self.fake:
             return self._pass(example(self.spec, self.batch, length)[0])[0]
 
+    def training_flops(self, length: int) -> dict[str, int]:
+        """FLOPs of a training step over rows of a length, by torch operation."""
+        with self.fake:
+            inputs, targets = example(self.spec, self.batch, length)
+            self.model.train()
+            memory = self._memory()
+            self.model.zero_grad()
+            with counting() as counter:
+                self.model(**inputs, targets=targets, **memory).loss.backward()
+        return by_operation(counter)
+
+    def training_peak(self, length: int) -> int:
+        """Bytes that a training step over rows of a length needs at its peak, beside weights and optimiser."""
+        with self.fake:
+            inputs, targets = example(self.spec, self.batch, length)
+            self.model.train()
+            memory = self._memory()
+            self.model.zero_grad()
+            with Live() as live:
+                out = self.model(**inputs, targets=targets, **memory)  # it lives on, as in training
+                out.loss.backward()
+        return live.peak
+
     def _pass(self, inputs: Mapping[str, Any], state: State | None = None) -> tuple[PassCost, Output]:
         """A pass in evaluation mode without gradients, and what it gives."""
         watch = Watch(only="executors")
@@ -303,6 +326,15 @@ def counting() -> Iterator[FlopCounterMode]:
     """Counts FLOPs, those of the CPU's fused attention and LSTM among them."""
     with FlopCounterMode(display=False, custom_mapping=FUSED) as counter:
         yield counter
+
+
+def by_operation(counter: FlopCounterMode) -> dict[str, int]:
+    """FLOPs by the name of the torch operation, as in {"mm": 1024}."""
+    found: dict[str, int] = {}
+    for operation, count in counter.get_flop_counts().get("Global", {}).items():
+        name = str(operation).split(".")[-1]
+        found[name] = found.get(name, 0) + int(count)
+    return found
 
 
 def _by_part(counter: FlopCounterMode, spec: Spec) -> tuple[dict[str, int], tuple[str, ...]]:

@@ -84,7 +84,7 @@ def _rows(costs: Costs, lengths: Sequence[int]) -> tuple[list[Cost], str | None]
     if lengths:
         return [costs.at(length) for length in sorted(set(lengths))], None
     rows: list[Cost] = []
-    if any(token_by_token(kind) for stack in stacks(costs.spec) for kind in stack.spec.attention.kinds):
+    if runs_token_by_token(costs.spec):
         return [costs.at(length) for length in SHORT], "rows are computed token by token, which takes long to look at; ask with --length."
     for length in sorted({*LENGTHS, min(max(costs.spec.length, 2), LONGEST)}):
         try:
@@ -94,6 +94,11 @@ def _rows(costs: Costs, lengths: Sequence[int]) -> tuple[list[Cost], str | None]
                 raise
             return rows, str(why)
     return rows, None
+
+
+def runs_token_by_token(spec: Spec) -> bool:
+    """Whether a layer of a model or of its encoder computes a row by many operations for each token."""
+    return any(token_by_token(kind) for stack in stacks(spec) for kind in stack.spec.attention.kinds)
 
 
 @singledispatch
