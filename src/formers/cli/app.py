@@ -16,7 +16,7 @@ import typer
 import typer.main
 
 from formers import __version__
-from formers.cli import ablate, bench, compare, doctor, evaluate, explain, generate, members, play, show, train
+from formers.cli import ablate, bench, compare, doctor, evaluate, explain, generate, members, play, serve, show, train
 from formers.cli.verbosity import Verbs
 
 NAME = "formers"
@@ -59,6 +59,7 @@ app.command("resume")(train.resume)
 app.command("generate")(generate.generate)
 app.command("eval")(evaluate.evaluate)
 app.command("play")(play.play)
+app.command("serve")(serve.serve)
 app.command("compare")(compare.compare)
 app.command("ablate")(ablate.ablate)
 app.command("members")(members.members)
