@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -13,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from formers.core import FormersError
 from formers.generation import Options
+from formers.generation.compose import start_of
 from formers.serve.bodies import boolean, check_names, integer, number, read_json, string, texts
 from formers.serve.errors import ApiError, as_api_error
 from formers.serve.events import Events, event
@@ -200,7 +200,8 @@ async def tokenize(request: Request, services: Services) -> Response:
     name = services.default_model(body)
     text = string(body, "content" if "content" in body else "prompt")
     tokenizer = services.models.tokenizer(name)
-    ids = tokenizer.encode(text)
+    named = {f"<{special}>": [tokenizer.special(special)] for special in tokenizer.specials}
+    ids = named.get(text) or tokenizer.encode(text)  # a special token by its name alone, as `tokenizer_info` gives it
     return JSONResponse(
         {"tokens": ids, "count": len(ids), "max_model_len": services.length(name), "token_strs": [name_of(tokenizer, i) for i in ids]}
     )
@@ -217,13 +218,17 @@ async def detokenize(request: Request, services: Services) -> Response:
 
 
 async def tokenizer_info(request: Request, services: Services) -> Response:
-    """What kind of tokenizer a model has, and its special tokens."""
+    """What kind of tokenizer a model has, and its special tokens.
+
+    A tokenizer without an end token gives what a text begins with in its place: clients put it before a text that they score whole.
+    """
     name = services.default_model(dict(request.query_params))
     tokenizer = services.models.tokenizer(name)
     specials = {special: tokenizer.special(special) for special in tokenizer.specials}
-    named = {f"{short}_token": f"<{long}>" for short, long in (("bos", "begin"), ("eos", "end"), ("mask", "mask")) if long in specials}
+    first = tokenizer.decode(start_of(tokenizer)) if "begin" not in specials else "<begin>"
     facts = {"model": name, "tokenizer_class": type(tokenizer).__name__, "vocab_size": tokenizer.vocab, "specials": specials}
-    return JSONResponse({**facts, **named, "model_max_length": services.length(name), "chat_template": None})
+    ends = {"bos_token": first, "eos_token": "<end>" if "end" in specials else first, "pad_token": None}
+    return JSONResponse({**facts, **ends, "model_max_length": services.length(name), "chat_template": None})
 
 
 async def health(request: Request, services: Services) -> Response:
@@ -231,8 +236,3 @@ async def health(request: Request, services: Services) -> Response:
     if services.closing.is_set():
         raise ApiError(503, "the server is closing.", "server_error")
     return JSONResponse({"status": "ok", **services.worker.busy, "indexed": services.runs.progress})
-
-
-def dumped(value: Any) -> str:
-    """A value as JSON in one line."""
-    return json.dumps(value, separators=(",", ":"))

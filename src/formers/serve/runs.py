@@ -73,7 +73,7 @@ class RunEntry:
     def tokens_a_step(self) -> int | None:
         """Tokens of a training step, where a run reads rows of one length."""
         spec, settings = self.facts.get("spec"), self.facts.get("settings")
-        if "env" in self.facts or not isinstance(spec, dict) or not isinstance(settings, dict) or spec.get("encoder"):
+        if self.facts.get("task") not in ("text", "image", "other") or not isinstance(spec, dict) or not isinstance(settings, dict):
             return None
         batch, length = settings.get("batch"), spec.get("length")
         return batch * length if isinstance(batch, int) and isinstance(length, int) else None

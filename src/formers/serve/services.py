@@ -14,6 +14,9 @@ from formers.serve.models import Models
 from formers.serve.runs import Runs
 from formers.serve.worker import Worker
 
+READERS = ("text", "translate", "classify", "other")
+"""The tasks of runs that read text."""
+
 
 class StreamSlot:
     """A place among the open streams."""
@@ -53,9 +56,12 @@ class Services:
         return StreamSlot(self)
 
     def default_model(self, fields: dict[str, Any]) -> str:
-        """The model that is named, or the only one there is."""
-        if fields.get("model") is None and len(self.runs.entries) == 1:
-            return next(iter(self.runs.entries))
+        """The model that is named, or the only one there is that reads text."""
+        if fields.get("model") is None:
+            readers = [entry.name for entry in self.runs.entries.values() if entry.facts.get("task") in READERS]
+            if len(readers) == 1:
+                return readers[0]
+            raise ApiError(400, f"{len(readers)} runs here read text: name one as model, or serve one run alone.", param="model")
         name = string(fields, "model")
         self.runs.model(name)
         return name

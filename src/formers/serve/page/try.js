@@ -127,7 +127,7 @@ export async function tryOut(place) {
   async function completion(body, one, signal, translates) {
     const began = performance.now();
     const streams = body.beams === undefined;
-    const chances = h("p", { className: "chances", role: "status" });
+    const chances = h("p", { className: "chances", role: "status" }, streams ? "The darker a token, the less likely it was; underlined below 10 %." : "");
     const texts = new Map();
     const text_of = (index) => {
       if (!texts.has(index)) {
