@@ -33,6 +33,7 @@ GET: dict[str, Handler] = {
     "/v1/models": completions.models,
     "/v1/models/{model:path}": completions.model,
     "/tokenizer_info": completions.tokenizer_info,
+    "/api/first": views.first,
     "/api/runs": views.runs,
     "/api/run": views.run,
     "/api/curves": views.curves,

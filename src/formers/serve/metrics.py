@@ -27,8 +27,8 @@ TEXT = 4000
 """Characters of a sample that are kept."""
 NAMES = 64
 """Curves of a run at the most."""
-LOSSES = ("valid_loss", "loss", "mean_return")
-"""What a run is judged by; the first that it has."""
+SCORES = {"valid_loss": np.argmin, "return": np.argmax, "loss": np.argmin}
+"""What a run is compared by, the first that it has, and which of its values is the best."""
 
 
 @dataclass
@@ -142,18 +142,15 @@ class Metrics:
     def summary(self) -> dict[str, Any]:
         """The step, the seconds, and the last and the best of what the run is judged by."""
         found: dict[str, Any] = {"step": self.step, "seconds": self.seconds, "names": sorted(self.curves), "skipped_lines": self.skipped}
-        for name in LOSSES:
+        for name, pick in SCORES.items():
             curve = self.curves.get(name)
             if curve is None or not len(curve.value):
                 continue
             values = np.frombuffer(curve.value, dtype=np.float64).copy()
             finite = np.isfinite(values)
-            last = values[-1]
-            best = None
-            if finite.any():
-                found_at = (np.where(finite, values, -np.inf).argmax() if name == "mean_return" else np.where(finite, values, np.inf).argmin())
-                best = {"value": float(values[found_at]), "step": curve.step[int(found_at)]}
-            found |= {"score": name, "last": float(last) if math.isfinite(last) else None, "best": best}
+            place = int(pick(np.where(finite, values, np.inf if pick is np.argmin else -np.inf)))
+            best = {"value": float(values[place]), "step": curve.step[place]} if finite.any() else None
+            found |= {"score": name, "last": float(values[-1]) if finite[-1] else None, "best": best}
             break
         return found
 

@@ -33,6 +33,8 @@ FOLDERS = 50_000
 """In how many folders at the most."""
 TRAINING = 30.0
 """A run without results is training if it has written within so many seconds."""
+KEPT = 6
+"""Thinned curves of a run that are kept."""
 BEST = "@best"
 """What stands behind a run's name for its best checkpoint instead of the last."""
 
@@ -57,6 +59,8 @@ class RunEntry:
     summary: dict[str, Any] = field(default_factory=dict)
     written: float = 0.0
     """When its metrics were last written."""
+    drawn: dict[tuple[str, str, int], tuple[int, NDArray[np.float32], NDArray[np.float32]]] = field(default_factory=dict)
+    """Thinned curves by name, axis and number of points, and the version they are of."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -192,12 +196,16 @@ class Runs:
             self.version += 1
             return True
 
-    def curve(self, entry: RunEntry, name: str, axis: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def curve(self, entry: RunEntry, name: str, axis: str, points: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The points (x, y) of a run's curve against step, seconds or tokens, thinned; none where the run has no such curve or axis."""
         entry.asked = time.monotonic()
         nothing = np.zeros(0, np.float32)
         each = entry.tokens_a_step() if axis == "tokens" else 1
+        known = entry.drawn.get((name, axis, points))
+        if known is not None and known[0] == entry.version:
+            return known[1], known[2]
         with entry.lock:
+            version = entry.version
             if entry.indexed and not entry.metrics.offset and entry.summary.get("names"):  # its points were let go
                 path = self._inside(entry.path / METRICS)
                 if path is not None and path.is_file():
@@ -207,7 +215,11 @@ class Runs:
             if curve is None or each is None:
                 return nothing, nothing
             x, y = (np.array(side, dtype=np.float64) for side in (curve.seconds if axis == "seconds" else curve.step, curve.value))
-        return thinned(x * each, y, self.limits.points)
+        found = thinned(x * each, y, points)
+        if len(entry.drawn) >= KEPT:
+            entry.drawn.clear()
+        entry.drawn[name, axis, points] = version, *found
+        return found
 
     def resolve(self, entry: RunEntry) -> Path:
         """The folder of a run for reading its model; refused if a link in it leads out of the served folder."""

@@ -30,18 +30,38 @@ LIVE = 0.2
 QUIET = 15.0
 """Seconds after which a stream says that it is still there."""
 AXES = ("step", "seconds", "tokens")
+FIRST = ("loss", "valid_loss", "return")
+"""The curve that is shown first, the first of these that a run has."""
+TICKED = 100
+"""Runs whose curves are shown first, at the most."""
+TOGETHER = 40_000
+"""Points of all curves of an answer, as long as each has a few hundred."""
 
 
 async def runs(request: Request, services: Services) -> Response:
     """The runs, newest first, those whose name, member or data hold `query`; and how far their metrics have been read."""
-    query, found = request.query_params.get("query", "").lower(), services.runs
     start = _whole(request, "start", 0, 0, services.limits.runs)
+    return JSONResponse(_listed(services, request.query_params.get("query", "").lower(), start))
+
+
+def _listed(services: Services, query: str = "", start: int = 0) -> dict[str, Any]:
+    found = services.runs
     entries = sorted(found.entries.values(), key=lambda each: (-each.written, each.name))
     if query:
         entries = [each for each in entries if query in f"{each.name} {each.facts.get('member')} {each.facts.get('data')}".lower()]
     listed = [each.told() for each in entries[start : start + services.limits.listed]]
     facts = {"version": found.version, "progress": found.progress, "folder": str(found.root), "formers": __version__}
-    return JSONResponse({**facts, "count": len(entries), "start": start, "runs": listed})
+    return {**facts, "count": len(entries), "start": start, "runs": listed}
+
+
+async def first(request: Request, services: Services) -> Response:
+    """What the page draws first, in one answer: the list of runs, and the curves of those that have metrics, the newest ones."""
+    listed = _listed(services)
+    names = {name for each in listed["runs"] for name in each.get("names", ())}
+    name = next((known for known in FIRST if known in names), min(names, default="loss"))
+    some = [each["id"] for each in listed["runs"] if each["error"] is None and each.get("names")][:TICKED]
+    header, parts = await _curves(services, some, name, "step")
+    return framed({**header, "list": listed}, parts)
 
 
 async def run(request: Request, services: Services) -> Response:
@@ -58,10 +78,16 @@ async def curves(request: Request, services: Services) -> Response:
         raise ApiError(400, f"axis {axis[:40]!r} is unknown: use {', '.join(AXES)}.", param="axis")
     if len(names) > services.limits.curves:
         raise ApiError(400, f"{len(names)} runs are more than {services.limits.curves}: ask for fewer at once.", param="run")
+    return framed(*await _curves(services, names, wanted, axis))
+
+
+async def _curves(services: Services, names: list[str], wanted: str, axis: str) -> tuple[dict[str, Any], list[bytes]]:
+    """The header and the bytes of the curves of runs, those that are still there; of many runs fewer points each."""
     entries = [services.runs.entries[name] for name in names if name in services.runs.entries]
-    found = await run_in_threadpool(lambda: [(entry, *services.runs.curve(entry, wanted, axis)) for entry in entries])
+    points = max(services.limits.points // 4, min(services.limits.points, TOGETHER // max(1, len(entries))))
+    found = await run_in_threadpool(lambda: [(entry, *services.runs.curve(entry, wanted, axis, points)) for entry in entries])
     header = [{"run": entry.name, "version": entry.version, "points": len(x)} for entry, x, _ in found]
-    return framed({"name": wanted, "axis": axis, "curves": header}, [side.tobytes() for _, x, y in found for side in (x, y)])
+    return {"name": wanted, "axis": axis, "curves": header}, [side.tobytes() for _, x, y in found for side in (x, y)]
 
 
 def framed(header: dict[str, Any], parts: list[bytes]) -> Response:

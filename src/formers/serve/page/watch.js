@@ -4,11 +4,10 @@ import { events, framed, get, getJson } from "./api.js";
 import { Chart, smoothed } from "./chart.js";
 import { PALETTE, calm, choice, colour, dash, duration, field, fill, h, short, tick, visible } from "./dom.js";
 
-const MOST = 100;
 const WAIT = 250;
 
 export async function watch(place) {
-  const state = { runs: [], count: 0, query: "", ticked: new Map(), focus: null, name: null, axis: "step", log: false, smooth: 0, curves: new Map(), first: true };
+  const state = { runs: [], count: 0, query: "", ticked: new Map(), focus: null, name: null, axis: "step", log: false, smooth: 0, curves: new Map() };
   const chart = new Chart("Curves of the ticked runs; arrow keys move a cursor over them");
   const progress = h("p", { className: "quiet", role: "status" });
   const rows = h("tbody");
@@ -18,7 +17,7 @@ export async function watch(place) {
   const axes = choice([["step", "steps"], ["seconds", "seconds"], ["tokens", "tokens"]], "step", (value) => { state.axis = value; load([...state.ticked.keys()]); });
   const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: 0, oninput: () => { state.smooth = Number(smooth.value); draw(); } });
   const filter = h("input", { type: "search", placeholder: "name, member or data", oninput: calm(WAIT, () => { state.query = filter.value; list(); }) });
-  const none = h("button", { type: "button", onclick: () => { state.ticked.clear(); draw(); paint(); } }, "Untick all");
+  const none = h("button", { type: "button", onclick: () => { state.touched = true; state.ticked.clear(); draw(); paint(); } }, "Untick all");
   fill(
     place,
     h("h1", {}, "Runs"),
@@ -28,7 +27,7 @@ export async function watch(place) {
         h("div", { className: "bar" }, field("Find", filter), none),
         h("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "All runs" },
           h("table", { className: "runs" },
-            h("thead", {}, h("tr", {}, ["Show", "Run", "State", "Step", "Last", "Best"].map((text) => h("th", { scope: "col" }, text)))),
+            h("thead", {}, h("tr", {}, ["Show", "Run", "Step", "Last", "Best"].map((text) => h("th", { scope: "col" }, text)))),
             rows)),
         more),
       h("div", { className: "panel" },
@@ -42,6 +41,7 @@ export async function watch(place) {
   }
 
   function toggle(id, on) {
+    state.touched = true;
     if (on) {
       const used = new Set(state.ticked.values());
       let next = 0;
@@ -66,8 +66,7 @@ export async function watch(place) {
       const open = h("button", { type: "button", className: "link", title: run.error ?? `${run.member ?? ""} ${run.data ?? ""}`, onclick: () => focus(run.id) }, run.id);
       return h("tr", { dataset: { id: run.id }, className: run.id === state.focus ? "focused" : "" },
         h("td", {}, h("label", { className: "tick" }, box, key)),
-        h("td", { className: "name" }, open, h("small", {}, run.error ? "cannot be read" : run.member ?? "")),
-        h("td", {}, h("span", { className: `state ${run.status}` }, run.status)),
+        h("td", { className: "name" }, open, h("small", {}, `${run.member ?? ""} `, h("span", { className: `state ${run.status}` }, run.status))),
         h("td", { className: "number" }, run.step === undefined ? "" : short(run.step)),
         h("td", { className: "number" }, short(run.last)),
         h("td", { className: "number", title: run.best ? `at step ${run.best.step}` : "" }, run.best ? short(run.best.value) : "–"));
@@ -81,15 +80,14 @@ export async function watch(place) {
   }
 
   async function list() {
-    const found = await getJson("/api/runs", { query: state.query });
+    listed(await getJson("/api/runs", { query: state.query }));
+  }
+
+  function listed(found) {
     document.getElementById("folder").textContent = found.folder;
     state.runs = found.runs;
     state.count = found.count;
     tell(found.progress);
-    if (state.first && found.runs.length) {
-      state.first = false;
-      found.runs.filter((run) => !run.error && run.names?.length).slice(0, MOST).forEach((run, i) => state.ticked.set(run.id, i));
-    }
     const all = new Set(state.runs.flatMap((run) => run.names ?? []));
     const known = [...all].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
     if (!state.name || !all.has(state.name)) state.name = known[0] ?? "loss";
@@ -103,14 +101,17 @@ export async function watch(place) {
 
   async function load(ids) {
     for (let i = 0; i < ids.length; i += 100) {
-      const { header, buffer, start } = await framed(await get("/api/curves", { run: ids.slice(i, i + 100), name: state.name, axis: state.axis }));
-      let at = start;
-      for (const { run, points } of header.curves) {
-        state.curves.set(run, { x: new Float32Array(buffer, at, points), y: new Float32Array(buffer, at + 4 * points, points), name: header.name, axis: header.axis });
-        at += 8 * points;
-      }
+      keep(await framed(await get("/api/curves", { run: ids.slice(i, i + 100), name: state.name, axis: state.axis })));
     }
     draw();
+  }
+
+  function keep({ header, buffer, start }) {
+    let at = start;
+    for (const { run, points } of header.curves) {
+      state.curves.set(run, { x: new Float32Array(buffer, at, points), y: new Float32Array(buffer, at + 4 * points, points), name: header.name, axis: header.axis });
+      at += 8 * points;
+    }
   }
 
   function draw() {
@@ -172,7 +173,11 @@ export async function watch(place) {
     const changed = [...waiting].filter((id) => state.ticked.has(id));
     waiting.clear();
     await list();
-    if (changed.length) await load(changed);
+    if (!state.ticked.size && !state.touched) state.runs.filter((run) => run.names?.length).slice(0, 100).forEach((run, i) => { state.ticked.set(run.id, i); changed.push(run.id); });
+    if (changed.length) {
+      paint();
+      await load(changed);
+    }
   };
   let busy = Promise.resolve();
   const soon = calm(50, () => { busy = busy.then(update).catch(() => {}); });
@@ -203,9 +208,13 @@ export async function watch(place) {
     }
   }
 
-  await list();
-  await load([...state.ticked.keys()]);
+  const first = await framed(await get("/api/first"));
+  first.header.curves.forEach(({ run }, i) => state.ticked.set(run, i));
+  state.name = first.header.name;
+  keep(first);
+  draw();
   performance.mark("drawn");
+  listed(first.header.list);
   follow();
   return {};
 }
