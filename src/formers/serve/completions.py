@@ -110,7 +110,7 @@ async def completions(request: Request, services: Services) -> Response:
         except BaseException:
             slot.release()
             raise
-        return Events(_chunks(job.items(), frame, ask, usage), slot)
+        return Events(_chunks(job.items(), frame, ask, usage), slot.release, job.cancel)
     job = services.worker.submit(complete(services.models, ask, services.limits))
     found = await job.all(request.is_disconnected)
     whole = {i: Piece(i) for i in range(len(ask.prompts) * ask.options.samples)}

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-
-
-class Slot(Protocol):
-    """A place among the streams that may be open at once."""
-
-    def release(self) -> None:
-        """Gives the place back."""
 
 
 def event(data: Any, name: str | None = None) -> bytes:
@@ -25,14 +18,17 @@ def event(data: Any, name: str | None = None) -> bytes:
 
 
 class Events(Response):
-    """A response of events; the body gives None now and then, so that it can be ended while nothing is told."""
+    """A response of events; the body gives None now and then, so that it can be ended while nothing is told.
+
+    ended: what is called when it has ended, however it did.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, body: AsyncIterator[bytes | None], slot: Slot) -> None:
+    def __init__(self, body: AsyncIterator[bytes | None], *ended: Callable[[], None]) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self.events, self.slot = body, slot
+        self.events, self.ended = body, ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         left = asyncio.ensure_future(_left(receive))
@@ -46,7 +42,8 @@ class Events(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             left.cancel()
-            self.slot.release()
+            for act in self.ended:
+                act()
             await self.events.aclose()  # type: ignore[attr-defined]
 
 

@@ -99,7 +99,7 @@ def framed(header: dict[str, Any], parts: list[bytes]) -> Response:
 
 async def live(request: Request, services: Services) -> Response:
     """Events: `runs` when runs came, went or changed, with those that did; `progress` while metrics are read."""
-    return Events(_changes(services), services.open_stream())
+    return Events(_changes(services), services.open_stream().release)
 
 
 async def _changes(services: Services) -> AsyncIterator[bytes | None]:
@@ -196,7 +196,7 @@ async def images(request: Request, services: Services) -> Response:
     except BaseException:
         slot.release()
         raise
-    return Events(_told(box[0]), slot)
+    return Events(_told(box[0]), slot.release, box[0].cancel)
 
 
 def _later(steps: Any, box: list[Job]) -> Iterator[Any]:

@@ -47,30 +47,30 @@ class Job:
 
     async def items(self) -> AsyncIterator[Any]:
         """What the steps yield; None now and then while nothing comes, so that the caller can look whether its client is still there."""
-        try:
-            while True:
-                try:
-                    item = await asyncio.wait_for(self._made.get(), TICK)
-                except asyncio.TimeoutError:
-                    yield None
-                    continue
-                if item is END:
-                    return
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            self.cancel()
+        while True:
+            try:
+                item = await asyncio.wait_for(self._made.get(), TICK)
+            except asyncio.TimeoutError:
+                yield None
+                continue
+            if item is END:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield item
 
     async def all(self, left: Callable[[], Awaitable[bool]]) -> list[Any]:
         """Everything that the steps yield; `left` says whether the client has gone."""
         found = []
-        async for item in self.items():
-            if item is not None:
-                found.append(item)
-            elif await left():
-                raise ApiError(499, "the client has left.", code="client_closed_request")
-        return found
+        try:
+            async for item in self.items():
+                if item is not None:
+                    found.append(item)
+                elif await left():
+                    raise ApiError(499, "the client has left.", code="client_closed_request")
+            return found
+        finally:
+            self.cancel()
 
 
 class Worker:

@@ -77,7 +77,8 @@ def complete(models: Models, ask: Ask, limits: Limits) -> Iterator[Piece | Usage
     """The pieces of all texts as they are written; None after steps that tell nothing."""
     model = models.get(ask.model)
     yield None
-    wants_text = any(isinstance(prompt, str) for prompt in ask.prompts)
+    # A model of bytes without a tokenizer writes text, too, also where it is given token ids.
+    wants_text = any(isinstance(prompt, str) for prompt in ask.prompts) or model.tokenizer is not None or model.spec.vocab == 256
     ends = ends_of(model, ask.options, texts=wants_text)
     ids = _encoded(model, ask, ends)
     total = sum(map(len, ids))
