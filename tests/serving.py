@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from helpers import one_sentence
-
 from formers.training.folder import FACTS, FORMAT
+from helpers import one_sentence
 
 
 def make_run(folder: Path, steps: int = 10, start: int = 1, **facts: Any) -> Path:

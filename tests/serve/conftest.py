@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from serving import make_run, wait_until
 from starlette.testclient import TestClient
 
 import formers
 from formers.serve.app import make_app, make_services
 from formers.serve.limits import LIMITS, Limits
 from formers.serve.services import Services
+from serving import make_run, wait_until
 
 BASE = "http://127.0.0.1:8321"
 

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import sweep
-from serving import is_error, make_run, wait_until
 from starlette.testclient import TestClient
 
 import formers
 from formers.serve.app import make_services
+from helpers import sweep
+from serving import is_error, make_run, wait_until
 
 JSON = {"content-type": "application/json"}
 
 
-@sweep("content", [b"", b"{", b"[1, 2]", b'"text"', b"{'a': 1}", b"\xff\xfe", b'{"a": NaN}', b"null", b'{"max_tokens": 1' + b"0" * 5000 + b"}"])
+@sweep(
+    "content", [b"", b"{", b"[1, 2]", b'"text"', b"{'a': 1}", b"\xff\xfe", b'{"a": NaN}', b"null", b'{"max_tokens": 1' + b"0" * 5000 + b"}"]
+)
 def test_what_is_no_json_object_is_refused(client: TestClient, content: bytes) -> None:
     for path in ("/v1/completions", "/tokenize", "/api/look", "/api/pattern", "/api/images", "/api/episode", "/v1/chat/completions"):
         is_error(client.post(path, content=content, headers=JSON), 400)

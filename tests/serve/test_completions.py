@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import sweep
-from serving import events, is_error
 from starlette.testclient import TestClient
 
 import formers
 from formers.data import Bytes, Language
 from formers.evaluation import evaluate
+from helpers import sweep
+from serving import events, is_error
 
 PROMPT = "To be, or not"
 
@@ -127,7 +127,13 @@ def test_a_member_with_a_memory_reads_long_prompts_in_segments(client: TestClien
         with torch.no_grad():
             out = model(piece, state=state)
         state = out.state
-        wanted += out.logits[0].double().log_softmax(-1).gather(1, torch.tensor(ids[start + 1 : start + 1 + piece.shape[1]])[:, None])[:, 0].tolist()
+        wanted += (
+            out.logits[0]
+            .double()
+            .log_softmax(-1)
+            .gather(1, torch.tensor(ids[start + 1 : start + 1 + piece.shape[1]])[:, None])[:, 0]
+            .tolist()
+        )
     assert found["choices"][0]["logprobs"]["token_logprobs"][1:] == pytest.approx(wanted, abs=1e-6)
 
 
@@ -138,7 +144,9 @@ def test_a_stop_string_ends_a_text_before_it(client: TestClient) -> None:
     assert found["text"] == text[: text.find(stop)]
     assert found["finish_reason"] == "stop"
     assert max(found["logprobs"]["text_offset"]) < len(found["text"])
-    streamed = client.post("/v1/completions", json={"model": "decoder", "prompt": PROMPT, "max_tokens": 30, "seed": 4, "stop": [stop], "stream": True})
+    streamed = client.post(
+        "/v1/completions", json={"model": "decoder", "prompt": PROMPT, "max_tokens": 30, "seed": 4, "stop": [stop], "stream": True}
+    )
     assert "".join(c["text"] for chunk in events(streamed.text) for c in chunk["choices"]) == found["text"]
 
 

@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 
 import numpy as np
-from helpers import sweep
-from serving import make_run
 
 from formers.serve.metrics import Metrics, thinned
+from helpers import sweep
+from serving import make_run
 
 
 def read(metrics: Metrics, path: Path) -> Metrics:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import sweep
-from serving import is_error, make_run, wait_until
 from starlette.testclient import TestClient
 
 import formers
 from formers.serve.runs import Runs
 from formers.serve.server import bound, token_for
+from helpers import sweep
+from serving import is_error, make_run, wait_until
 
 BODY = {"model": "decoder", "prompt": "a", "max_tokens": 1}
 
@@ -95,7 +95,23 @@ def test_a_port_that_is_taken_is_refused_in_a_sentence() -> None:
         first.close()
 
 
-@sweep("name", ["../secret", "..", ".", "/etc", "decoder/../../secret", "decoder/", "decoder\0", "%2e%2e/secret", "~", "x" * 5000, "link", "inside/../decoder"])
+@sweep(
+    "name",
+    [
+        "../secret",
+        "..",
+        ".",
+        "/etc",
+        "decoder/../../secret",
+        "decoder/",
+        "decoder\0",
+        "%2e%2e/secret",
+        "~",
+        "x" * 5000,
+        "link",
+        "inside/../decoder",
+    ],
+)
 def test_names_are_looked_up_and_never_opened(client: TestClient, folder: Path, name: str) -> None:
     make_run(folder.parent / "secret")
     is_error(client.post("/v1/completions", json={**BODY, "model": name}), 404, "no run")

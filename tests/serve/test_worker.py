@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from serving import wait_until
 
 from formers.core import FormersError
 from formers.serve.errors import ApiError
 from formers.serve.limits import LIMITS
 from formers.serve.worker import Job, Worker
+from serving import wait_until
 
 
 async def never() -> bool:

@@ -56,7 +56,9 @@ async def _read(request: Request, limits: Limits) -> bytes:
             raise ApiError(400, "the client left before its body had arrived: send it again.") from None
     if long:
         raise ApiError(
-            413, f"the body has {told or 'more'} bytes, more than {limits.body:,}: send fewer or shorter prompts.", headers={"connection": "close"}
+            413,
+            f"the body has {told or 'more'} bytes, more than {limits.body:,}: send fewer or shorter prompts.",
+            headers={"connection": "close"},
         )
     return b"".join(parts)
 

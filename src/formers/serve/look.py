@@ -145,7 +145,9 @@ def look_at(model: Model, name: str, text: str, limits: Limits) -> Look:
         return Look(name, views, [], more)
     if spec.heads * len(ids) ** 2 > limits.look_weights:
         most = int((limits.look_weights / spec.heads) ** 0.5)
-        raise ApiError(400, f"{len(ids):,} tokens under {spec.heads} heads make too many weights: give at most {most:,} tokens.", param="text")
+        raise ApiError(
+            400, f"{len(ids):,} tokens under {spec.heads} heads make too many weights: give at most {most:,} tokens.", param="text"
+        )
     made = spec.attention.condensed(spec.sizes, len(ids))
     labels = token_labels(tokenizer, ids)
     keys = labels if made is None else [f"⟨{number}⟩" for number in range(made)]
@@ -187,7 +189,7 @@ def quantised(weights: Tensor) -> NDArray[np.uint8]:
 
 
 def part_of(look: Look, view: int, layer: int, head: int, rows: slice, columns: slice) -> tuple[NDArray[np.uint8], int, int]:
-    """A part of a map as a picture of at most SIDE x SIDE bytes, and how many rows and columns each of them stands for; head -1 is the mean."""
+    """A part of a map as a picture of at most SIDE x SIDE bytes, and the rows and columns that each stands for; head -1 is the mean."""
     maps = look.views[view].maps[layer]
     part = maps[head][rows, columns] if head >= 0 else _mean(maps[:, rows, columns])
     down, across = max(1, -(-part.shape[0] // SIDE)), max(1, -(-part.shape[1] // SIDE))

@@ -202,4 +202,3 @@ def _small(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """A picture with every so many pixels left out, so that its longer side is short."""
     step = -(-max(picture.shape[:2]) // SIDE)
     return np.ascontiguousarray(picture[::step, ::step, :3])
-

@@ -45,7 +45,9 @@ def _fields(name: str, cls: type[Pattern]) -> Any:
             yield {"name": field, "kind": "number", "least": least, "most": MOST, "default": 4 if default is None else default}
 
 
-def draw(name: str, options: dict[str, Any], length: int, heads: int, layer: int, size: tuple[int, int] | None, limits: Limits) -> dict[str, Any]:
+def draw(
+    name: str, options: dict[str, Any], length: int, heads: int, layer: int, size: tuple[int, int] | None, limits: Limits
+) -> dict[str, Any]:
     """The facts of a pattern with options: its mask by head, density, pairs, and what one pixel sees where its places are an image's."""
     pattern = pattern_named(name, options)
     if not isinstance(pattern, Pattern):
@@ -59,7 +61,11 @@ def draw(name: str, options: dict[str, Any], length: int, heads: int, layer: int
     pairs = length * length * heads
     if pairs > limits.pattern_pairs:
         raise ApiError(400, f"{length} places of {heads} heads are {pairs:,} pairs: draw at most {limits.pattern_pairs:,}.", param="length")
-    facts = on_image_facts(pattern, grid, length=length, heads=heads, layer=layer) if grid is not None else pattern_facts(pattern, length, heads, layer)
+    facts = (
+        on_image_facts(pattern, grid, length=length, heads=heads, layer=layer)
+        if grid is not None
+        else pattern_facts(pattern, length, heads, layer)
+    )
     allowed = sum(row.count("1") for mask in facts["mask"] for row in mask) / len(facts["mask"])
     causal = length * (length + 1) // 2
     return {**facts, "pairs": allowed, "of_full": allowed / length**2, "of_causal": allowed / causal}

@@ -141,7 +141,9 @@ class Runs:
         """The run of a name; refused if there is none, as there is none of a path that leads elsewhere."""
         entry = self.entries.get(name)
         if entry is None:
-            raise ApiError(404, f"there is no run {name[:100]!r}: `GET /v1/models` lists those there are.", code="model_not_found", param="model")
+            raise ApiError(
+                404, f"there is no run {name[:100]!r}: `GET /v1/models` lists those there are.", code="model_not_found", param="model"
+            )
         return entry
 
     def model(self, name: str) -> tuple[RunEntry, str]:
@@ -159,7 +161,11 @@ class Runs:
             if len(found) >= self.limits.runs:
                 break
         gone = [name for name, entry in self.entries.items() if found.get(name) != entry.path]
-        new = {name: RunEntry(name, path, Metrics(self.limits.samples)) for name, path in found.items() if name not in self.entries or name in gone}
+        new = {
+            name: RunEntry(name, path, Metrics(self.limits.samples))
+            for name, path in found.items()
+            if name not in self.entries or name in gone
+        }
         if gone or new:
             kept = {name: entry for name, entry in self.entries.items() if name not in gone}
             self.entries = dict(sorted({**kept, **new}.items()))

@@ -186,7 +186,9 @@ async def images(request: Request, services: Services) -> Response:
                 told[0] = time.monotonic()
                 box[0].put({"done": done, "total": total})
 
-        drawn, nats = draw_images(model, samples or 1, label, body.get("image"), rows or 0, body.get("source"), warm or 0.0, k, p, seed, tell)
+        drawn, nats = draw_images(
+            model, samples or 1, label, body.get("image"), rows or 0, body.get("source"), warm or 0.0, k, p, seed, tell
+        )
         n, height, width, _ = drawn.shape
         yield {"images": n, "height": height, "width": width, "nats": nats, "data": base64.b64encode(drawn.tobytes()).decode()}
 
@@ -329,6 +331,14 @@ def _whole(request: Request, name: str, default: int, least: int, most: int) -> 
     value = request.query_params.get(name)
     if value is None:
         return default
-    found = integer({name: int(value)} if value.removeprefix("-").isascii() and value.removeprefix("-").isdecimal() and len(value) < 16 else {name: value}, name, default, least, most)
+    found = integer(
+        {name: int(value)}
+        if value.removeprefix("-").isascii() and value.removeprefix("-").isdecimal() and len(value) < 16
+        else {name: value},
+        name,
+        default,
+        least,
+        most,
+    )
     assert found is not None
     return found

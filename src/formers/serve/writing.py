@@ -98,7 +98,8 @@ def complete(models: Models, ask: Ask, limits: Limits) -> Iterator[Piece | Usage
     if ask.echo:
         scores: list[list[Scored]] | None = None
         if ask.logprobs is not None:
-            for scores in score(model, ids, ask.logprobs):
+            for found_scores in score(model, ids, ask.logprobs):
+                scores = found_scores
                 yield None
             assert scores is not None
         for outlet in outlets:
