@@ -52,7 +52,7 @@ def server(folder: Path) -> Iterator[Server]:
 
 def answers(address: str) -> bool:
     try:
-        return httpx.get(f"{address}/v1/models").json()["data"] != []
+        return httpx.get(f"{address}/api/runs").json()["count"] > 0
     except httpx.HTTPError:
         return False
 

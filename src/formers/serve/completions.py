@@ -179,7 +179,7 @@ async def chat(request: Request, services: Services) -> Response:
 
 async def models(request: Request, services: Services) -> Response:
     """The models that completions can be asked of, in OpenAI's form."""
-    listed = [_model(entry.name, entry.written) for entry in services.runs.entries.values() if entry.error is None]
+    listed = [_model(entry.name, entry.written) for entry in services.runs.entries.values() if entry.saved and entry.error is None]
     return JSONResponse({"object": "list", "data": listed})
 
 

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,10 +110,8 @@ class Metrics:
             self.skipped += 1
             return
         step, seconds = figures.get(STEP), figures.get(SECONDS)
-        if _is_number(step):
-            self.step = step
-        if _is_number(seconds):
-            self.seconds = seconds
+        self.step = step if _is_number(step) else self.step
+        self.seconds = seconds if _is_number(seconds) else self.seconds
         if isinstance(figures.get("sample"), str):
             prompt = figures.get("prompt")
             sample = {"step": self.step, "prompt": prompt[:TEXT] if isinstance(prompt, str) else "", "text": figures["sample"][:TEXT]}
@@ -155,8 +153,8 @@ class Metrics:
         return found
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e15  # type: ignore[arg-type]
+def _is_number(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e15
 
 
 def thinned(x: NDArray[np.float64], y: NDArray[np.float64], points: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

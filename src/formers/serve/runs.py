@@ -7,11 +7,13 @@ neither to runs nor to files within one. A run that cannot be read says why, and
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,14 @@ from numpy.typing import NDArray
 
 from formers.core import FormersError
 from formers.model.files import CHECKPOINTS, checkpoints
-from formers.model.save import CONFIG, read_config
+from formers.model.save import CONFIG, WEIGHTS, read_config
 from formers.serve.errors import ApiError
 from formers.serve.limits import Limits
 from formers.serve.metrics import Metrics, thinned
 from formers.training.folder import RUN, read_facts
 from formers.training.log import METRICS
 
+log = logging.getLogger(__name__)
 DEEPEST = 4
 """How many folders deep runs are looked for."""
 FOLDERS = 50_000
@@ -48,6 +51,8 @@ class RunEntry:
     metrics: Metrics
     facts: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    saved: bool = False
+    """Whether it holds a model that can be loaded."""
     version: int = 0
     """Changes with everything that is shown."""
     indexed: bool = False
@@ -93,6 +98,7 @@ class RunEntry:
             "parameters": facts.get("parameters"),
             "status": self.status,
             "error": self.error,
+            "saved": self.saved,
             "version": self.version,
             "indexed": self.indexed,
             "tokens_a_step": self.tokens_a_step(),
@@ -192,6 +198,7 @@ class Runs:
                         if self._stop.is_set():
                             return False
                 entry.summary = entry.metrics.summary()
+                entry.saved = bool(checkpoints(entry.path)) or (entry.path / WEIGHTS).exists()
                 entry.error = None
             except FormersError as error:
                 entry.error = str(error)
@@ -275,7 +282,7 @@ class Runs:
                 for entry in sorted(fresh, key=lambda each: _stamp(each.path) or 0, reverse=True):
                     if self._stop.is_set():
                         return
-                    self._safely(lambda entry=entry: self.refresh(entry))
+                    self._safely(partial(self.refresh, entry))
                     self.progress = {"done": self.progress["done"] + 1, "total": len(entries)}
                     time.sleep(0.0005)  # the event loop goes first
                 self._trim()
@@ -285,7 +292,7 @@ class Runs:
             for number, entry in enumerate(entries):
                 # Runs that change or are watched are looked at every time, the others in turn.
                 if wall - entry.written < 120 or now - entry.asked < 30 or (number + turn) % 10 == 0:
-                    self._safely(lambda entry=entry: self.refresh(entry))
+                    self._safely(partial(self.refresh, entry))
             turn += 1
             self._stop.wait(max(0.05, self.poll - (time.monotonic() - began)))
 
@@ -305,9 +312,7 @@ class Runs:
         try:
             act()
         except Exception:
-            import logging
-
-            logging.getLogger(__name__).exception("the runs could not be looked at")
+            log.exception("the runs could not be looked at")
 
 
 def name_of(path: str, taken: dict[str, Path]) -> str:

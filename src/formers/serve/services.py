@@ -58,7 +58,7 @@ class Services:
     def default_model(self, fields: dict[str, Any]) -> str:
         """The model that is named, or the only one there is that reads text."""
         if fields.get("model") is None:
-            readers = [entry.name for entry in self.runs.entries.values() if entry.facts.get("task") in READERS]
+            readers = [entry.name for entry in self.runs.entries.values() if entry.saved and entry.facts.get("task") in READERS]
             if len(readers) == 1:
                 return readers[0]
             raise ApiError(400, f"{len(readers)} runs here read text: name one as model, or serve one run alone.", param="model")

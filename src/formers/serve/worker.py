@@ -98,10 +98,11 @@ class Worker:
         with self._change:
             if self._closed:
                 raise ApiError(503, "the server is closing: ask it again when it is back.", "server_error", headers={"retry-after": "5"})
-            if len(self._waiting) >= self.limits.queue:
-                wait = max(1, min(60, round(self.seconds_a_job * (len(self._waiting) + len(self._active)) / max(1, self.limits.active))))
+            there = len(self._waiting) + len(self._active)
+            if there >= self.limits.queue + self.limits.active:  # who waits is only moved up between two steps
+                wait = max(1, min(60, round(self.seconds_a_job * there / self.limits.active)))
                 raise ApiError(
-                    429, f"{len(self._waiting)} requests wait already, as many as the queue holds: try again in {wait} seconds.",
+                    429, f"{there - self.limits.active} requests wait already, as many as the queue holds: try again in {wait} seconds.",
                     "rate_limit_error", code="queue_full", headers={"retry-after": str(wait)},
                 )  # fmt: skip
             job = Job(steps, self.limits.seconds)

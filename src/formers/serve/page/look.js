@@ -18,7 +18,7 @@ export async function look(place) {
 
   async function enter() {
     const { runs } = await getJson("/api/runs");
-    const fitting = runs.filter((run) => !run.error && READS.includes(run.task));
+    const fitting = runs.filter((run) => run.saved && !run.error && READS.includes(run.task));
     const wanted = shared.model && fitting.some((run) => run.id === shared.model.replace(/@best$/, "")) ? shared.model : models.value || fitting[0]?.id;
     fill(models, fitting.flatMap((run) => [run.id, `${run.id}@best`]).map((id) => h("option", { value: id, selected: id === wanted }, id)));
     if (shared.text && !text.value) text.value = shared.text;
@@ -26,7 +26,7 @@ export async function look(place) {
       text.value = shared.text;
       shared.fresh = false;
     }
-    if (!fitting.length) status.textContent = "There is no run that reads text in this folder yet.";
+    if (!fitting.length) status.textContent = "There is no run that reads text in this folder yet: one must have saved a checkpoint.";
   }
 
   async function begin(event) {

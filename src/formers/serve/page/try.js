@@ -28,7 +28,7 @@ export async function tryOut(place) {
 
   async function enter() {
     const found = await getJson("/api/runs");
-    state.runs = found.runs.filter((run) => !run.error && KINDS.some(([kind]) => kind === run.task));
+    state.runs = found.runs.filter((run) => run.saved && !run.error && KINDS.some(([kind]) => kind === run.task));
     const there = KINDS.filter(([kind]) => state.runs.some((run) => run.task === kind));
     if (!there.length) {
       fill(kinds);
