@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import uvicorn
-from serving import make_run, wait_until
 
 import formers
 import formers.rl
 from formers.data import Bytes
 from formers.serve.app import make_app, make_services
 from formers.serve.server import bound
+from serving import make_run, wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -41,7 +41,7 @@ MORE_TOKENS = 1024
 
 @dataclass(eq=False)
 class Shown:
-    """One kind of attention over a text: its tokens, and maps (heads, queries, keys) of bytes by layer."""
+    """One kind of attention over a text: its tokens, and by layer maps (heads + 1, queries, keys) of bytes, the last their mean."""
 
     title: str
     queries: list[str]
@@ -182,34 +182,24 @@ class _OneLayer(Watch):
 
 
 def quantised(weights: Tensor) -> NDArray[np.uint8]:
-    """Weights (heads, queries, keys) as bytes, 255 times their square root; one head at a time, for they may be large."""
+    """Weights (heads, queries, keys) as bytes, 255 times their square root, and behind the heads their mean."""
     if not bool(weights.isfinite().all()):
         raise FormersError("the attention weights are not finite: the training has diverged; use an earlier checkpoint.")
-    return np.stack([(head.float().clamp(0, 1).sqrt_() * 255).round_().to(torch.uint8).cpu().numpy() for head in weights])
+    each = (*weights, weights.float().mean(dim=0))  # one at a time, for they may be large
+    return np.stack([(head.float().clamp(0, 1).sqrt_() * 255).round_().to(torch.uint8).cpu().numpy() for head in each])
 
 
 def part_of(look: Look, view: int, layer: int, head: int, rows: slice, columns: slice) -> tuple[NDArray[np.uint8], int, int]:
     """A part of a map as a picture of at most SIDE x SIDE bytes, and the rows and columns that each stands for; head -1 is the mean."""
-    maps = look.views[view].maps[layer]
-    part = maps[head][rows, columns] if head >= 0 else _mean(maps[:, rows, columns])
+    part = look.views[view].maps[layer][head][rows, columns]
     down, across = max(1, -(-part.shape[0] // SIDE)), max(1, -(-part.shape[1] // SIDE))
     return _pooled(part, down, across), down, across
 
 
 def row_of(look: Look, view: int, layer: int, head: int, query: int, back: bool = False) -> NDArray[np.uint8]:
     """What a query looks at, or with back who looks at a key: a byte for each."""
-    maps = look.views[view].maps[layer]
-    part = maps[:, :, query] if back else maps[:, query]
-    return part[head] if head >= 0 else _mean(part)
-
-
-def _mean(maps: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The mean of the weights over heads, as bytes again."""
-    table = (np.arange(256, dtype=np.float32) / 255) ** 2
-    total = np.zeros(maps.shape[1:], np.float32)
-    for head in maps:
-        total += table[head]
-    return np.round(255 * np.sqrt(total / len(maps))).astype(np.uint8)
+    chosen = look.views[view].maps[layer][head]
+    return chosen[:, query] if back else chosen[query]
 
 
 def _pooled(part: NDArray[np.uint8], down: int, across: int) -> NDArray[np.uint8]:
