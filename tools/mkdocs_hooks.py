@@ -10,7 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from docsite import commands, copies, equations, formulas, reference, repository
+from docsite import commands, copies, equations, figures, formulas, reference, repository
 from docsite.links import RepositoryLinks, to_equations
 
 log = logging.getLogger("mkdocs.hooks.docsite")  # a warning of a logger below mkdocs fails a strict build
@@ -43,14 +43,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, repository.FILES, content=copies.listing(sources), inclusion=InclusionLevel.NOT_IN_NAV))
     for path in sources:
         files.append(File.generated(config, copies.page_of(path), content=copies.top(path), inclusion=InclusionLevel.NOT_IN_NAV))
-    config.nav = [
-        {"Home": repository.HOME},
-        {"Guides": repository.guides()},
-        {"Equations": repository.EQUATIONS},
-        {"Command line": repository.COMMANDS},
-        {"Python reference": repository.REFERENCE},
-        {"Contributing": repository.CONTRIBUTING},
-    ]
+    config.nav = repository.navigation()
     return files
 
 
@@ -61,13 +54,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Formulas are drawn, mentions of equations become links, and the page of a source file gets its code."""
+    """Pictures can be enlarged, formulas are drawn, mentions of equations become links, and the page of a source file gets its code."""
     name = page.file.src_uri
     if name.removesuffix(".md") in repository.sources():
         code = copies.code(name.removesuffix(".md"))  # here, since Markdown would take long to read through it
         page.present_anchor_ids = (page.present_anchor_ids or set()) | {f"L{n}" for n in range(1, len(code) + 1)}
         return f'{html}\n<div class="highlight source"><pre><code>{"".join(code)}</code></pre></div>'
-    linked, unknown = to_equations(formulas.render(html), name)
+    linked, unknown = to_equations(formulas.render(figures.enlargeable(html, name)), name)
     for number in unknown:
         log.warning(f"{name} mentions {number}, which {repository.EQUATIONS} does not have.")
     return linked

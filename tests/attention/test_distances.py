@@ -137,4 +137,4 @@ def test_who_runs_and_why_not():
         (plain._replace(queries=ExplicitPositions(torch.arange(40), 40)), "side by side"),
         (plain._replace(dropout=0.1), "one by one"),
     ):
-        assert why in str(distances.refuses(other, *made[:3]))
+        assert why in str(distances.unsupported(other, *made[:3]))

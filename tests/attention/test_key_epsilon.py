@@ -16,7 +16,7 @@ from formers.patterns import Causal
 from helpers import close, gradients
 
 HEADS, DIM, WIDTH, N = 2, 8, 4, 24
-SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=WIDTH, value_dim=3, length=N, steps=1, dropout=0.0, attention_dropout=0.0)
+SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=WIDTH, value_dim=3, length=N, depth_steps=1, dropout=0.0, attention_dropout=0.0)
 EPSILON = 0.3
 """So large that leaving it out somewhere shows."""
 

@@ -19,7 +19,7 @@ from helpers import close, gradients, refused, sweep
 
 SHARINGS = ("none", "headwise", "key-value", "layerwise")
 HEADS, DIM, LENGTH, RANK = 3, 12, 10, 4
-SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=5, value_dim=5, length=LENGTH, steps=1, dropout=0.0, attention_dropout=0.0)
+SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=5, value_dim=5, length=LENGTH, depth_steps=1, dropout=0.0, attention_dropout=0.0)
 KINDS = [LowRank(rank=RANK, sharing=s, projection=p) for p in ("linear", "conv") for s in SHARINGS] + [
     LowRank(rank=RANK, projection="mean")
 ]
@@ -212,7 +212,7 @@ def test_other_sharings_share_nothing_between_layers_and_a_stack_shares_nothing_
 
 @torch.no_grad()
 def test_projected_keys_begin_with_the_variance_of_keys() -> None:
-    sizes = Sizes(dim=64, heads=4, head_dim=16, value_dim=16, length=512, steps=1, dropout=0.0, attention_dropout=0.0)
+    sizes = Sizes(dim=64, heads=4, head_dim=16, value_dim=16, length=512, depth_steps=1, dropout=0.0, attention_dropout=0.0)
     x = torch.randn(4, 512, 64)
     for part in (
         LowRank(rank=64, sharing="headwise"),

@@ -18,7 +18,7 @@ from formers.patterns import Causal, Full
 from helpers import close, gradients, refused, sweep
 
 HEADS, DIM, WIDTH, CHUNK = 2, 10, 4, 4
-SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=WIDTH, value_dim=5, length=32, steps=1, dropout=0.0, attention_dropout=0.0)
+SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=WIDTH, value_dim=5, length=32, depth_steps=1, dropout=0.0, attention_dropout=0.0)
 SMALL = {"chunk": CHUNK, "buckets": 4}
 # Every choice that changes what a query meets.
 KINDS = [

@@ -120,7 +120,7 @@ def test_the_command_prints_draws_and_judges(counted: None, monkeypatch: pytest.
 def test_what_cannot_be_measured_is_refused_before_anything_is(counted: None) -> None:
     with refused("--way revers", "reversible"):
         call("--way", "revers")
-    with refused("--check", "leave all else out"):
+    with refused("--check", "leave --depth out"):
         call("--check", "--depth", "3")
     with refused("one depth and one length"):
         call("--depth", "2", "--length", "64", "--out", "memory.png")

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import formers
-from formers.inspect.image_attention import PixelAttention, pixel_attention
-from formers.inspect.image_attention_page import save_image_attention_page
-from formers.inspect.image_attention_pictures import over_image
+from formers.inspect.draw.image_attention import over_image
+from formers.inspect.draw.image_attention_page import save_image_attention_page
+from formers.inspect.measure.image_attention import PixelAttention, pixel_attention
 
 HEIGHT, WIDTH = 5, 6
 TINY: dict[str, Any] = dict(height=HEIGHT, width=WIDTH, dim=16, heads=2, layers=2, levels=17)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from formers.attention import EXECUTORS
 from formers.attention.attend import Executor
 from formers.cli.app import app
-from formers.inspect.doctor import machine
+from formers.inspect.measure.doctor import machine
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from PIL import Image
 
 import formers
 from commands import command
+from formers.data.images.single import read_single
 from formers.generation import sample_images
 from helpers import one_sentence, sweep
 
@@ -117,6 +118,15 @@ def test_a_source_is_scaled_up(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "large.png").exists()
 
 
+def test_the_small_image_of_a_set_is_made_as_in_training(folder: Path, tmp_path: Path) -> None:
+    found = drawn(folder, "small", "--source", "data.npy:1", "--seed", "3", "--out", str(tmp_path / "three_rows.png"))
+    image = read_single(str(folder / "data.npy:1"), (4, 6, 1), 5).levels.double()
+    means = torch.stack([image[y : y + 2, x : x + 2].mean().round() for y in (0, 2) for x in (0, 2, 4)]).long().view(1, 2, 3, 1)
+    assert found["images"] == sample_images(formers.load(folder / "small"), 1, seed=3, source=means).images.tolist()
+    run(folder, "small", "--source", "little.png", "--seed", "3", "--out", str(tmp_path / "two_rows.png"))
+    assert Image.open(tmp_path / "three_rows.png").height > Image.open(tmp_path / "two_rows.png").height
+
+
 def test_a_class_by_name_and_by_number(folder: Path) -> None:
     model = formers.load(folder / "classes")
     named = drawn(folder, "classes", "--class", "fox", "--seed", "3")["images"]
@@ -166,6 +176,7 @@ def test_a_pipe_gets_characters_and_no_colours(folder: Path, model: str, encodin
         ("plain", ("--image", "nothing.png", "--keep", "top"), ("no file 'nothing.png'",)),
         ("plain", ("--image", "broken.png", "--keep", "top"), ("broken.png", "cannot be read as an image")),
         ("plain", ("--source", "little.png"), ("--source", "leave it out")),
+        ("small", (), ("small image of", "--source FILE")),
         ("plain", ("--class", "1"), ("--class 1", "leave it out")),
         ("plain", ("--nearest",), ("--nearest", "--out")),
         ("plain", ("--nearest", "--out", "x.gif"), ("--nearest", ".png")),

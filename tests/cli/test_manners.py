@@ -27,7 +27,7 @@ from formers.data.catalogue import OFFERED
 from formers.data.progress import silent, silently
 from formers.data.reading import Reading
 from formers.family import MEMBERS
-from formers.inspect.patterns import pattern_classes, pattern_names
+from formers.inspect.measure.patterns import pattern_classes, pattern_names
 from formers.training.config import Settings
 from formers.training.divergence import Diverged
 from formers.training.log import Log, progress_bar
@@ -318,8 +318,8 @@ def test_completion_can_be_installed(tmp_path):
     assert "_FORMERS_COMPLETE=complete_bash" in (tmp_path / ".bash_completions" / "formers.sh").read_text()
 
 
-def test_exit_codes_are_those_of_the_readme():
-    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("Exit codes:")[2].partition("##")[0]
+def test_exit_codes_are_those_of_the_documents():
+    table = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("##")[0]
     told = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     assert told == {0, command.FAILED, command.USAGE, command.DIVERGED, command.STOPPED, 129, 143}
 
@@ -338,7 +338,7 @@ def test_an_error_of_ours_keeps_its_traceback(monkeypatch):
     def fail():
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("formers.inspect.members_facts", fail)
+    monkeypatch.setattr(names, "members", fail)
     monkeypatch.setattr(sys, "argv", ["formers", "members", "--json"])
     with pytest.raises(RuntimeError, match="ours"):
         command.main()

@@ -15,8 +15,8 @@ import formers
 from commands import command
 from formers.cli import show
 from formers.cli.options import parse_pixel, parse_size
-from formers.inspect.image_attention import pixel_attention
-from formers.inspect.image_attention_pictures import draw_pixel_attention
+from formers.inspect.draw.image_attention import draw_pixel_attention
+from formers.inspect.measure.image_attention import pixel_attention
 from helpers import refused, sweep
 
 

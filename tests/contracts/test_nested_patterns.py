@@ -29,6 +29,7 @@ from formers.patterns import (
     Strided,
     Summary,
 )
+from formers.patterns.structure import uniform_block
 from helpers import close, refused
 
 HEADS, LAYERS, LENGTH, ROW = 2, 3, 15, 30
@@ -85,23 +86,21 @@ def agrees(pattern: Pattern, mask: Tensor) -> None:
     assert not pattern.is_causal or not row.triu(1).any()
     assert pattern.by_head or torch.equal(mask[0], mask[1])
     assert pattern.by_length or torch.equal(pattern.mask(LENGTH, HEADS), mask[:, :LENGTH, :LENGTH])
-    first = here // pattern.grain * pattern.grain
+    first = here // uniform_block(pattern) * uniform_block(pattern)
     assert torch.equal(mask, mask[:, first][:, :, first])
     head = torch.arange(HEADS)[:, None, None]
-    assert torch.equal(torch.as_tensor(pattern.allows_in(here[:, None], here, head, ROW)).expand_as(mask), mask)
+    assert torch.equal(torch.as_tensor(pattern.of(torch.tensor(ROW)).allows(here[:, None], here, head)).expand_as(mask), mask)
     back = (here[:, None] - here).masked_fill(~row, 0)
     assert pattern.reach is None or int(back.max()) <= pattern.reach
     for t in range(LENGTH):
         known, read, oldest = pattern.kept(t), pattern.reads(t), pattern.oldest(t)
         kept = torch.isin(here[:t], known.tensor())
         needed = row[t:, :t].any(dim=0)
-        keeps = torch.as_tensor(pattern.keeps(here[:t], t)).expand(t)
         assert 0 <= oldest <= t
         assert oldest <= pattern.oldest(t + 1)
         assert known.stop == t
-        assert not (needed & ~keeps).any(), f"at t={t} keys are forgotten that are still seen"
-        assert not (keeps & ~kept).any()
-        assert not keeps[:oldest].any()
+        assert not (needed & ~kept).any(), f"at t={t} keys are forgotten that are still seen"
+        assert not needed[:oldest].any()
         assert pattern.gaps or isinstance(known, Range)
         if read is not None:
             seen = set(row[t].nonzero().flatten().tolist())

@@ -123,7 +123,7 @@ def test_what_is_seen_is_in_the_order_of_the_tokens(spec: Spec) -> None:
         for found, other in zip(maps, others, strict=True):
             here = found[2][:, queries]
             assert found.shape[2] == extra + PLACES
-            if maps is seen.attention and spec.attention.condensed(spec.sizes, 1) is not None:
+            if maps is seen.attention and spec.attention.key_count(spec.sizes, 1) is not None:
                 close(here[..., : other.shape[3]], other[0])  # keys of windows without tokens are behind them
             else:
                 close(here[..., queries if maps is seen.attention else read.source_mask[2]], other[0])

@@ -44,7 +44,7 @@ def with_part(slot: str, part: Part) -> Spec:
     if isinstance(part, PixelHead):
         return cells(part)
     moves = isinstance(part, LSH) and part.reach == "chunk"
-    ahead = isinstance(part, Attention) and part.ways == (Full,)
+    ahead = isinstance(part, Attention) and part.allowed_patterns == (Full,)
     for_encoders = (isinstance(part, Head) and not part.generates) or isinstance(part, LowRank) or moves or ahead
     spec = (ENCODER if for_encoders else DECODER).model_copy(update={slot: part})
     if isinstance(part, Residual) and part.width(spec.dim) != spec.dim:

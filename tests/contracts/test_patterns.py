@@ -10,6 +10,7 @@ from contracts.specimens import BLOCK, PATTERNS, patterns
 from formers.attention.request import Request
 from formers.core import Range, StridedPositions
 from formers.patterns import Causal, Full, Local, Pattern
+from formers.patterns.structure import uniform_block
 from helpers import refused, sweep
 
 LENGTH = 2 * BLOCK + 1
@@ -22,6 +23,17 @@ def truth(pattern: Pattern, queries: range, keys: range, head: int = 0, layer: i
     """The mask by a double loop over Python integers, in a row that ends with them."""
     here = pattern.at(layer).of(max(queries.stop, keys.stop))
     return torch.tensor([[bool(here.allows(i, j, head)) for j in keys] for i in queries])
+
+
+def seen_by_any(pattern: Pattern, queries: int, keys: int) -> torch.Tensor:
+    """Whether a query sees a key in any head of any layer (queries, keys), by a double loop over Python integers."""
+    each = [truth(pattern, range(queries), range(keys), head, layer) for head in range(HEADS) for layer in range(LAYERS)]
+    return torch.stack(each).any(dim=0)
+
+
+def keeps(seen: torch.Tensor, t: int) -> set[int]:
+    """The positions before t that a query at t or later still sees."""
+    return set(seen[t:, :t].any(dim=0).nonzero().flatten().tolist())
 
 
 @SWEPT
@@ -51,9 +63,10 @@ def test_a_layers_pattern_is_a_pattern_of_its_own(pattern: Pattern) -> None:
 
 
 @SWEPT
-def test_positions_of_a_grain_are_alike(pattern: Pattern) -> None:
-    first = torch.arange(LENGTH) // pattern.grain * pattern.grain
+def test_positions_of_a_uniform_block_are_alike(pattern: Pattern) -> None:
     for layer in range(LAYERS):
+        block = uniform_block(pattern.at(layer))
+        first = torch.arange(LENGTH) // block * block
         mask = pattern.mask(LENGTH, HEADS, layer)
         assert torch.equal(mask, mask[:, first][:, :, first])
 
@@ -64,8 +77,12 @@ def test_who_needs_no_length_is_not_asked_for_it(pattern: Pattern) -> None:
         here = pattern.at(0)
         bound = here.of(length)
         assert not bound.by_length
-        assert here.by_length or bound == here
-        assert all(here.allows_in(i, j, 1, length) == bound.allows(i, j, 1) for i in range(length) for j in range(length))
+        assert bound is here if not here.by_length else bound != here
+        some = here.of(torch.tensor([[[length]]]))
+        i = torch.arange(length)
+        assert torch.equal(
+            torch.as_tensor(some.allows(i[:, None], i, 1)).expand(1, length, length)[0], truth(pattern, range(length), range(length), 1)
+        )
 
 
 @SWEPT
@@ -76,14 +93,10 @@ def test_is_causal_agrees_with_the_mask(pattern: Pattern) -> None:
 
 @SWEPT
 def test_what_will_be_seen_is_kept(pattern: Pattern) -> None:
-    far = 3 * LENGTH
-    seen = torch.stack([truth(pattern, range(far), range(LENGTH), head, layer) for head in range(HEADS) for layer in range(LAYERS)])
+    seen = seen_by_any(pattern, 3 * LENGTH, LENGTH)
     for t in range(LENGTH):
-        still = seen[:, t:].any(dim=1).any(dim=0)
-        kept = torch.tensor([bool(pattern.keeps(position, t)) for position in range(LENGTH)])
-        assert torch.equal(kept, torch.as_tensor(pattern.keeps(torch.arange(LENGTH), t)).expand(LENGTH))
-        missed = (still & ~kept).nonzero().flatten().tolist()
-        assert missed == [], f"at t={t} these keys are forgotten and still seen"
+        missed = keeps(seen, t) - set(pattern.kept(t).tensor().tolist())
+        assert not missed, f"at t={t} these keys are forgotten and still seen"
 
 
 @SWEPT
@@ -92,7 +105,6 @@ def test_what_is_kept_and_what_is_read_is_known_as_integers(pattern: Pattern) ->
         here = pattern.at(layer)
         kept = here.kept(t)
         assert kept.stop == t
-        assert {j for j in range(t) if here.keeps(j, t)} <= set(kept.tensor().tolist())
         read = here.reads(t)
         if read is not None:
             seen = {j for j in range(t + 1) for head in range(HEADS) if here.allows(t, j, head)}
@@ -102,8 +114,9 @@ def test_what_is_kept_and_what_is_read_is_known_as_integers(pattern: Pattern) ->
 
 @sweep("pattern", [p for kind in ("Strided", "Column", "Fixed", "Summary") for p in PATTERNS[kind]])
 def test_factorised_patterns_know_exactly_what_is_kept_and_read(pattern: Pattern) -> None:
+    seen = seen_by_any(pattern, 5 * LENGTH, 3 * LENGTH)
     for t in range(3 * LENGTH):
-        assert {j for j in range(t) if pattern.keeps(j, t)} == set(pattern.kept(t).tensor().tolist())
+        assert keeps(seen, t) == set(pattern.kept(t).tensor().tolist())
         if not pattern.by_head:
             read = pattern.reads(t)
             assert {j for j in range(t + 1) if pattern.allows(t, j)} == set(read.tensor().tolist())
@@ -112,14 +125,15 @@ def test_factorised_patterns_know_exactly_what_is_kept_and_read(pattern: Pattern
 
 
 @SWEPT
-def test_a_comb_is_covered_only_where_it_is_all_open(pattern: Pattern) -> None:
+def test_strided_keys_are_covered_only_where_all_are_open(pattern: Pattern) -> None:
     here = pattern.at(0)
     for start, width, period, count in itertools.product(range(9), (1, 2, 3), (4, 5, 8), (1, 3)):
         stop = start + period * (count - 1) + width
         for queries in (Range(stop + i - 1, n) for i in range(6) for n in (1, 2)):
-            if here.covers_far(queries, StridedPositions(start, width, period, count, Range(stop, 0))):
+            if here.covers(queries, StridedPositions(start, width, period, count, Range(stop, 0))):
                 teeth = StridedPositions(start, width, period, count, Range(stop, 0)).tensor().tolist()
-                allowed = [here.allows(i, j, head) for i in range(queries.start, queries.stop) for j in teeth for head in range(HEADS)]
+                bound = here.of(max(stop, queries.stop))
+                allowed = [bound.allows(i, j, head) for i in range(queries.start, queries.stop) for j in teeth for head in range(HEADS)]
                 assert all(allowed), (queries, start, width, period, count)
 
 
@@ -127,18 +141,19 @@ def test_a_comb_is_covered_only_where_it_is_all_open(pattern: Pattern) -> None:
 def test_a_window_keeps_no_more_than_will_be_seen(pattern: Local) -> None:
     seen = truth(pattern, range(3 * LENGTH), range(LENGTH))
     for t in range(LENGTH):
-        assert [bool(pattern.keeps(j, t)) for j in range(LENGTH)] == seen[t:].any(dim=0).tolist()
+        assert keeps(seen, t) == set(pattern.kept(t).tensor().tolist())
         assert pattern.oldest(t) == next((j for j in range(LENGTH) if seen[t:, j].any()), LENGTH)
 
 
 @SWEPT
-def test_nothing_before_the_oldest_is_kept_and_the_oldest_only_grows(pattern: Pattern) -> None:
+def test_nothing_before_the_oldest_is_seen_and_the_oldest_only_grows(pattern: Pattern) -> None:
+    seen = seen_by_any(pattern, 3 * LENGTH, LENGTH)
     for t in range(LENGTH):
         oldest = pattern.oldest(t)
         assert isinstance(oldest, int)
         assert 0 <= oldest <= t
         assert oldest <= pattern.oldest(t + 1)
-        assert not any(pattern.keeps(position, t) for position in range(oldest))
+        assert all(position >= oldest for position in keeps(seen, t))
 
 
 @SWEPT

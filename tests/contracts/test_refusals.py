@@ -150,7 +150,7 @@ REFUSED: list[tuple[Spec, str]] = [
     (but(TURNS, depth=Adaptive(layers=2)), "one shared block"),
     (but(LOW, attention=ByLayer(LowRank(rank=4), DotProduct())), "LowRank attention shares"),
     (but(PLAIN, position=Coordinate(place="none", offset=3)), "offset=3 moves positions"),
-    (but(PLAIN, pattern=Full(), head=NoHead(), extra=2, feedforward=SeparableConv(hidden=8)), "extra=2 vectors stand beside nobody"),
+    (but(PLAIN, pattern=Full(), head=NoHead(), extra=2, feedforward=SeparableConv(hidden=8)), "does not support extra=2 vectors"),
     (but(PAST, position=Coordinate()), "Coordinate positions were never trained"),
     (but(PLAIN, residual=Reversible(), position=Coordinate()), "Coordinate"),
 ]
@@ -210,7 +210,7 @@ def first_met(spec: Spec) -> Refusal | None:
 @sweep("refusal", REFUSALS)
 def test_every_refusal_is_met_by_a_spec_above(refusal: Refusal) -> None:
     met = [spec for spec, _ in REFUSED if first_met(spec) is refusal]
-    assert met, "a refusal in formers/model/check.py has no spec that meets it first: add one to REFUSED in this file."
+    assert met, "a refusal in formers/model/check has no spec that meets it first: add one to REFUSED in this file."
 
 
 @sweep(("spec", "word"), REFUSED)

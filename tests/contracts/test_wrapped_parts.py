@@ -16,7 +16,7 @@ from formers.depth import Stacked
 from formers.evaluation import Protocol
 from formers.family.ablations import without_mask, without_scaling
 from formers.heads import NoHead
-from formers.inspect.blocks import draw_block
+from formers.inspect.draw.block import draw_block
 from formers.memory import Recurrence
 from formers.model.check import check
 from formers.patterns import Alternate, BigBird, Causal, Fixed, Full, Local, Pattern, PerHead, Strided
@@ -168,7 +168,7 @@ def test_one_attention_by_layer_is_that_attention(spec: Spec) -> None:
     for name in ("attention", "cross", "encoder"):
         assert all(torch.equal(a, b) for a, b in zip(getattr(seen, name), getattr(map_again, name), strict=True))
     assert draw_block(spec) == draw_block(wrap)
-    for fact in ("ponders", "finals", "comparing", "by_token", "draws", "is_causal", "sizes"):
+    for fact in ("ponders", "final_widths", "comparing", "draws", "is_causal", "sizes"):
         assert getattr(spec, fact) == getattr(wrap, fact), fact
 
 

@@ -9,9 +9,9 @@ import tarfile
 import pytest
 import torch
 
-from formers.data import Reading, Stories, open_stories, story
+from formers.data import Reading, Stories, kind_of, open_stories, story
 from formers.data import babi as module
-from formers.data.babi import Story, has_stories, plain, read_stories
+from formers.data.babi import Story, plain, read_stories
 from formers.data.babi_files import PINS, TASKS, package
 from formers.data.catalogue import Package
 from formers.data.words import learn_words
@@ -158,10 +158,12 @@ def test_readings_that_mean_nothing():
 def test_only_files_that_are_called_so_are_stories(tmp_path):
     write(tmp_path / "a", qa1_train=TALE)
     write(tmp_path / "b", tale=TALE)
-    assert has_stories("babi:1-3")
-    assert has_stories(tmp_path / "a")
-    assert has_stories(tmp_path / "a" / "qa1_train.txt")
-    assert not any(has_stories(data) for data in ("babies", "stdlib", "multi30k:en-fr", tmp_path / "b", tmp_path / "b" / "tale.txt"))
+    assert kind_of("babi:1-3") == "stories"
+    assert kind_of(tmp_path / "a") == "stories"
+    assert kind_of(tmp_path / "a" / "qa1_train.txt") == "stories"
+    assert not any(
+        kind_of(data) == "stories" for data in ("babies", "stdlib", "multi30k:en-fr", tmp_path / "b", tmp_path / "b" / "tale.txt")
+    )
 
 
 def test_a_story_in_plain_words(tmp_path):

@@ -212,7 +212,7 @@ def test_published_pairs_and_passages(published):
     assert {part: len(found) for part, found in pairs.parts.items()} == {"train": 29_000, "valid": 1_014, "test": 1_000}
     assert pairs.parts["train"][0][0].startswith("Zwei junge weiße Männer")
     assert open_pairs("multi30k").source == "multi30k:en-de"
-    passages, about, _ = open_passages("lambada")
+    passages, about, *_ = open_passages("lambada")
     assert len(passages["test"]) == 5153
     assert "5,153" in about
     with refused("lambada has no valid part", "--split test"):

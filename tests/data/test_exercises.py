@@ -9,7 +9,7 @@ from random import Random
 import torch
 
 from formers.core import IGNORED
-from formers.data import tasks
+from formers.data import kind_of, tasks
 from formers.data.catalogue import TASKS
 from formers.data.tasks import EXERCISES, Exercise, Strings, Vectors, open_strings, open_vectors
 from formers.data.tasks.agreement import NOUNS
@@ -341,5 +341,5 @@ def test_the_sizes_that_are_too_few_to_be_parted_are_named() -> None:
 
 def test_what_was_there_before_is_there() -> None:
     assert tasks.duplication(3, 4, 2, 0)["tokens"].shape == (2, 7)
-    assert tasks.is_exercise("task:copy")
-    assert not tasks.is_exercise("tasks/copy.txt")
+    assert kind_of("task:copy") == "task"
+    assert kind_of("tasks/copy.txt") == "text"

@@ -149,10 +149,11 @@ def test_vocab_limits_words_and_cutoffs_are_held_against_it(lines):
 
 
 def test_passages_of_plain_text_are_refused(lines, monkeypatch):
+    from formers.data.passages import Passages
     from formers.training import task as tasks
 
     words = find_tokenizer("words", open_text(lines))
-    monkeypatch.setattr(tasks, "open_passages", lambda data: ({"test": ["a b"]}, "", ""))
+    monkeypatch.setattr(tasks, "open_data", lambda data, kind: Passages({"test": ["a b"]}, "", "", data))
     with refused("lambada is plain text", "bytes or bpe"):
         task_of(formers.spec("decoder", vocab=words.vocab, **TINY), words, "lambada")
 

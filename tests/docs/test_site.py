@@ -6,6 +6,7 @@ It is built once, by the command of the Makefile, from a copy of the repository 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -29,7 +30,7 @@ from helpers import sweep
 
 ROOT = Path(__file__).parents[2]
 NAMES = re.findall(r"^### (E\d+)", (ROOT / "EQUATIONS.md").read_text(encoding="utf-8"), re.MULTILINE)
-COPIED = ("README.md", "EQUATIONS.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "mkdocs.yml", "docs", "src", "tests", "tools")
+COPIED = (*repository.ROOT_PAGES, "LICENSE", "CITATION.cff", "pyproject.toml", "mkdocs.yml", "docs", "src", "tests", "tools")
 HOSTILE = "<script>alert('planted')</script>"
 PLANTED = {
     "src/formers/planted.py": f'"""A file of {HOSTILE} words."""\n\nx = "{HOSTILE}"  # {HOSTILE}\n',
@@ -140,16 +141,62 @@ def test_every_relative_link_and_anchor_resolves(site: Path) -> None:
     assert [(where, link) for where, link in lost if where != "docs/planted.html"] == []
 
 
-def test_the_navigation_lists_every_guide_by_itself(site: Path) -> None:
+def test_the_navigation_has_every_page_in_its_group(site: Path) -> None:
     text = page(site / "index.html")
-    found = re.findall(r'<a href="([^"#]+)" class="md-nav__link[^"]*"', text[text.index('class="md-nav md-nav--primary"') :])
-    guides = [path.removesuffix(".md") + ".html" for path in (*repository.guides(), "docs/planted.md")]
-    assert list(dict.fromkeys(found)) == [
-        "index.html", *guides, "EQUATIONS.html", "command-line.html", "reference.html", "CONTRIBUTING.html",
-    ]  # fmt: skip
-    further = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Further")[2]
-    assert guides[0] == "docs/transformer.html"
-    assert [further.index(path) for path in repository.guides()] == sorted(further.index(path) for path in repository.guides())
+    nav = text[text.index("md-nav--primary") : text.index('class="md-content"')]
+    found = list(dict.fromkeys(re.findall(r'<a href="([^"#]+)" class="md-nav__link[^"]*"', nav)))
+    paths = [
+        path for group in repository.navigation() for pages in group.values() for path in ([pages] if isinstance(pages, str) else pages)
+    ]
+    pages = ["index.html" if path == "README.md" else path.removesuffix(".md") + ".html" for path in paths]
+    assert found == [*pages, "docs/planted.html"], "a page that no group lists comes last"
+    assert set(repository.documents()) <= set(paths)
+    names = [name for group in repository.navigation() for name in group]
+    assert names[:9] == ["Home", "Start", "Members", "Parts", "Training", "Looking inside", "Experiments", "Reference", "Decisions"]
+    assert "More" in nav
+
+
+def test_every_page_of_the_contents_exists_and_is_listed_once() -> None:
+    listed = [path for pages in repository.groups().values() for path in pages]
+    assert [path for path in listed if not (ROOT / path).is_file()] == []
+    assert len(listed) == len(set(listed))
+
+
+def test_every_picture_can_be_enlarged(site: Path) -> None:
+    count = 0
+    for path in pages(site):
+        article = page(path).partition("<article")[2].partition("</article>")[0]
+        images = re.findall(r'<img\b[^>]*\bsrc="([^"]+)"', article)
+        assert re.findall(r'<a class="enlarge(?: wide)?" href="([^"]+)"[^>]*><img\b', article) == images, path
+        count += len(images)
+        if images:
+            assert "assets/enlarge.js" in page(path)
+    assert count >= 30
+    assert re.search(r"\.md-typeset img \{ max-width: 100%", page(site / "assets/site.css"))
+
+
+SOUGHT = {
+    "positional encoding": "docs/positional-encodings.html",
+    "causal mask": "docs/patterns.html",
+    "TransformerXL": "docs/transformer-xl.html",
+    "memory": "docs/transformer-xl.html",
+    "generation": "docs/generation.html",
+    "attention maps": "docs/inspection.html",
+    "KV cache": "docs/generation.html",
+    "sliding window": "docs/patterns.html",
+    "inputs_embeds": "docs/python.html",
+}
+
+
+@sweep(("words", "wanted"), SOUGHT.items())
+def test_search_finds_the_words_of_the_literature(site: Path, words: str, wanted: str) -> None:
+    """The page that explains them holds them, and so does the glossary or a title."""
+    entries = json.loads(page(site / "search/search_index.js").removeprefix("var __index = ").rstrip(";\n"))["docs"]
+    assert len(entries) > 300
+    found = [entry for entry in entries if words.lower() in f"{entry['title']} {entry['text']}".lower()]
+    assert any(entry["location"].partition("#")[0] == wanted for entry in found), sorted({e["location"] for e in found})
+    known = {entry["location"].partition("#")[0] for entry in found}
+    assert "docs/glossary.html" in known or any(words.lower() in entry["title"].lower() for entry in found)
 
 
 @sweep("name", NAMES)
@@ -212,6 +259,8 @@ def test_the_reference_has_every_public_name_member_and_part(site: Path) -> None
         for part in slot.values():
             if part.__module__.startswith("formers.") and part.__module__.split(".")[1] in formers._HOMES:
                 assert f"<code>{part.__name__}</code></a>" in text, part
+    for name in formers.layers.__all__:
+        assert f"formers.layers.{name}" in known
     assert "<code>window: PositiveInt</code>" in text
     assert "<code>causal: bool = True</code>" in text
 

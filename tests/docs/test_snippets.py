@@ -22,8 +22,12 @@ import formers
 from helpers import sweep
 
 ROOT = Path(__file__).parents[2]
-GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-DOCUMENTS = [*GUIDES, ROOT / "EQUATIONS.md"]
+FIRST = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / f"{name}.md" for name in ("python", "command-line", "extending"))]
+"""Those that `make test` runs."""
+GUIDES = [*FIRST, *sorted(set((ROOT / "docs").rglob("*.md")) - set(FIRST))]
+PROSE = ("contents.md", "glossary.md", "measurements.md", "decisions/")
+"""Pages of words alone."""
+DOCUMENTS = [*GUIDES, *(ROOT / f"{name}.md" for name in ("EQUATIONS", "CHANGELOG", "SECURITY"))]
 FENCED = re.compile(r"^(?P<run><!-- run -->\n\n?)?```(?P<kind>[a-z]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PROMPT = "$ "
@@ -99,7 +103,7 @@ def run_documents(paths: list[Path]) -> int:
     return failed
 
 
-@pytest.mark.parametrize("paths", [GUIDES[:2], pytest.param(GUIDES[2:], marks=pytest.mark.slow)], ids=["README and CONTRIBUTING", "docs"])
+@pytest.mark.parametrize("paths", [FIRST, pytest.param(GUIDES[len(FIRST) :], marks=pytest.mark.slow)], ids=["first", "others"])
 def test_every_snippet_runs(tmp_path: Path, paths: list[Path]) -> None:
     tree = (Path(formers.__file__).parents[1], Path(__file__).parents[1])  # the tree under test, whatever else is installed
     source = os.pathsep.join(map(str, tree))
@@ -129,7 +133,8 @@ def test_a_wrong_snippet_fails_at_its_line_and_the_others_still_run(
 @sweep("path", GUIDES)
 def test_a_guide_has_code_and_a_mark_stands_before_commands_only(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert any(b.kind == "python" for b in blocks(text))
+    if not path.relative_to(ROOT).as_posix().removeprefix("docs/").startswith(PROSE):
+        assert any(b.kind == "python" for b in blocks(text))
     marked = [b for b in blocks(text) if b.run]
     assert len(marked) == len(re.findall(r"^<!-- run -->", text, re.MULTILINE)), "a mark <!-- run --> stands before no fenced block"
     for block in marked:
@@ -147,13 +152,40 @@ def test_blocks_and_commands_are_read_as_they_are_written() -> None:
     assert commands(blocks(text)[1].body) == [("formers a    b", ["out"]), ("ls", [])]
 
 
-def test_the_readme_names_the_two_commands_and_no_machine() -> None:
+def test_the_readme_names_the_two_commands() -> None:
     readme, makefile = (ROOT / "README.md").read_text(encoding="utf-8"), (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in ("demo", "test"):
         assert f"make {target}" in readme
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
-    assert str(ROOT) not in readme
-    assert re.search(r"/home/|/root/|/tmp/|index-url|pypi", readme, re.IGNORECASE) is None
+
+
+def test_readme_and_contributing_are_short() -> None:
+    assert (ROOT / "README.md").stat().st_size <= 10 * 1024
+    assert (ROOT / "CONTRIBUTING.md").stat().st_size <= 15 * 1024
+
+
+@sweep("path", [*DOCUMENTS, ROOT / "CITATION.cff", *sorted((ROOT / ".github").rglob("*.yml")), ROOT / ".ci" / "run"])
+def test_no_document_names_a_machine(path: Path) -> None:
+    """Neither a path of a machine nor the host of a package index."""
+    text = path.read_text(encoding="utf-8")
+    assert str(ROOT) not in text
+    assert re.search(r"/home/|/root/|/work/|index-url|pypi\.|pythonhosted", text, re.IGNORECASE) is None
+
+
+def test_a_public_forge_runs_what_ci_runs() -> None:
+    import yaml
+
+    (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+
+
+def test_the_citation_has_what_the_format_asks_for_and_the_version_of_the_package() -> None:
+    import yaml
+
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    assert cited["version"] == formers.__version__
+    assert cited["license"] == "MIT"
 
 
 @sweep("path", DOCUMENTS)

@@ -7,7 +7,7 @@ import torch
 import formers
 from formers.heads import Classify, MaskedLM, NoHead
 from formers.inspect import explain_facts
-from formers.inspect.explain import subject
+from formers.inspect.measure.explain import subject
 from formers.patterns import BigBird, Causal, Globals
 from helpers import close, refused, sweep
 

@@ -9,8 +9,8 @@ from formers.family import MEMBERS
 from formers.feedforward import Dense
 from formers.heads import Auxiliary, LanguageModel
 from formers.inspect import member_facts
-from formers.inspect.cost import Costs
-from formers.inspect.parameters import weightless
+from formers.inspect.measure.costs import Costs
+from formers.inspect.measure.parameters import weightless
 from formers.position import PerLayer, Sinusoidal
 from formers.residual import PostNorm
 from formers.training.config import Settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -131,3 +132,42 @@ def test_a_step_of_training_draws_by_its_number() -> None:
     assert losses[0] == losses[1] != losses[2]
     model.eval()
     assert model(x, targets=x).loss.item() == model(x, targets=x).loss.item()
+
+
+LSH_OF_OTHERS: dict[str, Any] = {"reach": "chunk", "across_buckets": True, "duplicates": True, "wrap": "rounds"}
+"""The options of tests/parity/test_reformer_attention.py."""
+MODEL_OF_OTHERS: dict[str, Any] = {"ends": "concat", "tied": False, "embedding_scale": "none"}
+"""Those of tests/parity/test_reformer_model.py beside them."""
+CONVENTION_OPTIONS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "trax": {**LSH_OF_OTHERS, **MODEL_OF_OTHERS, "scaled": False, "key_epsilon": 1e-6, "norm_epsilon": 1e-6},
+    "transformers": {**LSH_OF_OTHERS, **MODEL_OF_OTHERS, "scaled": False, "key_epsilon": 1e-6, "norm_epsilon": 1e-12},
+    "lucidrains": {**LSH_OF_OTHERS, "scaled": True, "ends": "mean", "tied": False, "embedding_scale": "none", "norm_epsilon": 1e-5},
+}
+
+
+@pytest.mark.parametrize("convention", CONVENTION_OPTIONS)
+def test_a_convention_is_the_options_that_parity_is_tested_with(convention: str) -> None:
+    sizes: dict[str, Any] = {"vocab": 17, "dim": 12, "heads": 2, "attention": "local,lsh", "activation": "relu"}
+    made = formers.spec("reformer", **sizes, convention=convention)
+    assert made == formers.spec("reformer", **sizes, **CONVENTION_OPTIONS[convention])
+    assert (made == formers.spec("reformer", **sizes)) == (convention == "paper")
+
+
+def test_explicit_options_override_the_convention() -> None:
+    explicit: dict[str, Any] = {
+        "itself": "always", "wrap": "round", "scaled": True, "ends": "sum", "tied": True, "embedding_scale": "output", "duplicates": False,
+        "key_epsilon": 0.0, "norm_epsilon": 1e-3,
+    }  # fmt: skip
+    for convention in ("trax", "transformers", "lucidrains"):
+        made = formers.spec("reformer", vocab=17, convention=convention, **explicit)
+        assert made == formers.spec("reformer", vocab=17, reach="chunk", across_buckets=True, **explicit)
+    preset = formers.spec("reformer", vocab=17, preset="trax", convention="transformers", tied=True, ends="mean")
+    assert (preset.residual.epsilon, preset.residual.ends, preset.head.tied) == (1e-12, "mean", True)
+
+
+def test_an_unknown_convention_is_refused() -> None:
+    with refused("convention='trix'", "trax"):
+        formers.spec("reformer", vocab=17, convention="trix")
+    with refused("decoder has no option 'convention'"):
+        formers.spec("decoder", vocab=17, convention="trax")

@@ -7,7 +7,7 @@ import math
 import torch
 
 import formers
-from formers.inspect.parameters import weightless
+from formers.inspect.measure.parameters import weightless
 from formers.patterns import Alternate, Blocks, Column, Fixed, Local, PerHead, Strided, Summary
 from formers.position import Grid
 from helpers import close, refused, sweep

@@ -37,8 +37,7 @@ def text(folder: Path) -> Path:
 
 def register() -> None:
     """Makes known, in this process, a member that carries its past from batch to batch."""
-    from formers.family import MEMBERS, Member
-    from formers.family.transformer import decoder
+    from formers.family import MEMBERS, Member, spec
     from formers.memory import Memory
     from formers.patterns import Local
 
@@ -49,7 +48,7 @@ def register() -> None:
         *, vocab: int, dim: int = 16, heads: int = 2, layers: int = 1, length: int = 8, window: int = 12, dropout: float = 0.0
     ) -> Spec:
         """A decoder with a window, without positions, that carries its cache."""
-        made = decoder(vocab=vocab, dim=dim, heads=heads, layers=layers, length=length, dropout=dropout, position="none")
+        made = spec("decoder", vocab=vocab, dim=dim, heads=heads, layers=layers, length=length, dropout=dropout, position="none")
         return made.replace(name="carrying", pattern=Local(window=window), memory=RecurrentMemory())
 
     MEMBERS["carrying"] = Member(carrying, {})

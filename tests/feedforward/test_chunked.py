@@ -12,7 +12,7 @@ from formers.core.chunks import in_chunks
 from formers.feedforward import Chunked, Dense
 from helpers import Largest, close, gradients, sweep
 
-SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, steps=1, dropout=0.0, attention_dropout=0.0)
+SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, depth_steps=1, dropout=0.0, attention_dropout=0.0)
 CHUNK = 4
 ACTIVATIONS = ["relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu"]
 

@@ -15,7 +15,7 @@ KERNELS = [(3, 5), (1, 1), (4, 2), (2, 7)]
 
 def build(kernels: tuple[int, int], causal: bool, activation: str = "relu") -> SeparableConvTransition:
     torch.manual_seed(1)
-    sizes = Sizes(dim=6, heads=1, head_dim=6, value_dim=6, length=9, steps=1, dropout=0.0, attention_dropout=0.0, causal=causal)
+    sizes = Sizes(dim=6, heads=1, head_dim=6, value_dim=6, length=9, depth_steps=1, dropout=0.0, attention_dropout=0.0, causal=causal)
     module = SeparableConv(hidden=7, kernels=kernels, activation=activation).build(sizes).double()
     for linear in (module.into.pointwise, module.out.pointwise):
         nn.init.normal_(linear.bias)  # what is outside a row is 0, and not what a convolution makes of zeros
@@ -96,7 +96,7 @@ def test_no_later_token_is_seen_and_all_of_the_window_is(causal: bool, place: in
 
 def test_weights_start_so_that_the_spread_stays() -> None:
     torch.manual_seed(0)
-    sizes = Sizes(dim=256, heads=1, head_dim=6, value_dim=6, length=9, steps=1, dropout=0.0, attention_dropout=0.0)
+    sizes = Sizes(dim=256, heads=1, head_dim=6, value_dim=6, length=9, depth_steps=1, dropout=0.0, attention_dropout=0.0)
     module = SeparableConv(hidden=256).build(sizes)
     y, _ = module.into(torch.randn(4, 64, 256), Context(Range(0, 64)), None)
     assert abs(y[:, 1:-1].std().item() - 1) < 0.1

@@ -231,7 +231,7 @@ def test_what_cannot_be_is_refused():
 
 
 def test_a_step_costs_what_zipf_s_law_says_it_does():
-    from formers.inspect.cost import Costs
+    from formers.inspect.measure.costs import Costs
 
     sizes = dict(vocab=30_000, dim=64, heads=2, layers=1, hidden=64, length=64)
     full, adaptive = (Costs(formers.spec("decoder", **sizes, cutoffs=c)).at(64).training.forward.flops["head"] for c in ([], [2000, 8000]))

@@ -17,7 +17,7 @@ from formers.evaluation.metrics import LastWordMetrics, MaskedMetrics
 from formers.heads import AdaptiveSoftmax, Auxiliary, LanguageModel, MaskedLM
 from formers.heads.base import cross_entropy
 from formers.heads.chunked import chunked_cross_entropy
-from formers.inspect.cost import Costs
+from formers.inspect.measure.costs import Costs
 from helpers import Largest, close, refused, sweep
 
 VOCAB, TINY = 23, dict(dim=16, heads=2, layers=1, hidden=24, length=16)

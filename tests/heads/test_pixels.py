@@ -13,7 +13,7 @@ from formers.heads import PixelCategorical, PixelMixture
 from formers.heads.logistics import Logistics, numbers
 from helpers import close, refused, sweep
 
-SIZES = Sizes(dim=6, heads=1, head_dim=6, value_dim=6, length=8, steps=1, dropout=0.0, attention_dropout=0.0)
+SIZES = Sizes(dim=6, heads=1, head_dim=6, value_dim=6, length=8, depth_steps=1, dropout=0.0, attention_dropout=0.0)
 
 
 def mixture(channels: int = 3, levels: int = 9, bias: bool = True) -> torch.nn.Module:

@@ -9,7 +9,7 @@ import formers
 from formers import Model
 from formers.core import IGNORED
 from formers.heads import Tag
-from formers.inspect.cost import example
+from formers.inspect.measure.costs import example
 from helpers import close, refused, sweep
 
 LENGTH = 5

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from formers.attention.lsh.layer import LSHAttention
-from formers.bench import copying
-from formers.bench.copying import Copying, judge, learn
+from formers.experiments import copying
+from formers.experiments.copying import Copying, judge, learn
 from formers.model import respecified
 
 TASK = Copying(words=15, symbols=8, dim=32, heads=2, chunk=8, steps=150, batch=8, rate=1e-2)

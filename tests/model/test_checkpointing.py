@@ -10,7 +10,7 @@ from torch import nn
 
 import formers
 from contracts.specimens import FIRST, Specimen, subject
-from formers.inspect.cost import Costs
+from formers.inspect.measure.costs import Costs
 from helpers import close, sweep
 
 SMALL = {"vocab": 11, "dim": 16, "heads": 2, "layers": 3, "length": 32}

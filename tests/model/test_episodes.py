@@ -139,4 +139,4 @@ def test_executors_that_know_no_episodes_refuse(how):
 
     q = torch.randn(1, 1, 4, 4)
     request = Request(Local(window=2), Range(0, 4), Range(0, 4), 1, 0.5, first=torch.zeros(1, 4, dtype=torch.long))
-    assert "episodes" in EXECUTORS[how].refuses(request, q, q, q)
+    assert "episodes" in EXECUTORS[how].unsupported(request, q, q, q)

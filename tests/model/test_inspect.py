@@ -33,7 +33,7 @@ def test_maps_of_every_layer_and_head_sum_to_one_over_what_the_pattern_allows(sp
     n = spec.extra + 7  # extra vectors stand before the tokens
     attends = not isinstance(spec.attention, (Recurrent, Pondering, Window))
     assert len(seen.attention) == (spec.depth.steps if attends else 0)
-    made = spec.attention.condensed(spec.sizes, 7)
+    made = spec.attention.key_count(spec.sizes, 7)
     for step, a in enumerate(seen.attention):
         assert a.shape == (3, spec.heads, n, made or n)
         allowed = spec.pattern.mask(n, spec.heads, step)
@@ -75,7 +75,7 @@ def test_a_padded_row_shows_what_the_row_alone_shows(specimen):
     mask[1, [0, 3, 7]] = False
     padded = seat.model.inspect(x, mask=mask, **of_class(seat))
     alone = seat.model.inspect(x[1:, mask[1]], **of_class(seat.rows([1])))
-    made = specimen.spec.attention.condensed(specimen.spec.sizes, 5)
+    made = specimen.spec.attention.key_count(specimen.spec.sizes, 5)
     real = torch.cat([torch.ones(specimen.spec.extra, dtype=torch.bool), mask[1]])
     keys = real if made is None else torch.arange(padded.attention[0].shape[3]) < made
     for a, b in zip(padded.attention, alone.attention, strict=True):

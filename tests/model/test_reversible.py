@@ -16,7 +16,7 @@ from contracts.specimens import VOCAB, subject
 from formers.attention.lsh.decisions import decide_once
 from formers.core import Watch
 from formers.depth import Shared
-from formers.inspect.cost import Costs
+from formers.inspect.measure.costs import Costs
 from formers.model import reversible
 from helpers import close, sweep
 
@@ -28,9 +28,9 @@ class Plain:
     """The same half steps by torch's own autograd, which keeps all of them."""
 
     @staticmethod
-    def apply(passage, context, ends, left, x, source, *weights):
+    def apply(passage, context, ends, left, x, other, source, *weights):
         context = replace(context, losses={})
-        first, second, entries = reversible.through(passage.halves, x, context, passage.kind, ends)
+        first, second, entries = reversible.through(passage.halves, x, context, passage.kind, ends, other=other)
         left.extend(entries)
         passage.names = list(context.losses)
         return first, second, *context.losses.values()

@@ -18,7 +18,7 @@ from formers.core import Context, Range, Sizes
 from helpers import close, gradients, sweep
 
 HEADS, DIM, LENGTH, RANK, WIDTH = 2, 12, 8, 4, 6
-SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=WIDTH, value_dim=WIDTH, length=LENGTH, steps=1, dropout=0.0, attention_dropout=0.0)
+SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=WIDTH, value_dim=WIDTH, length=LENGTH, depth_steps=1, dropout=0.0, attention_dropout=0.0)
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from formers.patterns import Causal, Full
 from helpers import EXACT, close, gradients
 
 HEADS, DIM, WIDTH, CHUNK, LENGTH, BATCH = 2, 12, 6, 4, 24, 3
-SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=WIDTH, value_dim=WIDTH, length=LENGTH, steps=1, dropout=0.0, attention_dropout=0.0)
+SIZES = Sizes(dim=DIM, heads=HEADS, head_dim=WIDTH, value_dim=WIDTH, length=LENGTH, depth_steps=1, dropout=0.0, attention_dropout=0.0)
 THEIRS: dict[str, Any] = {"reach": "chunk", "across_buckets": True, "duplicates": True, "wrap": "rounds", "chunk": CHUNK}
 SEED = 5
 either = pytest.mark.parametrize("causal", [True, False], ids=["causal", "both sides"])

@@ -161,10 +161,9 @@ def test_the_row_counts_and_not_what_is_asked_of_it() -> None:
 )
 def test_rows_of_different_lengths_at_once(pattern: Pattern) -> None:
     lengths, here, heads = torch.arange(1, 22), torch.arange(21), torch.arange(2)[:, None, None]
-    together = pattern.at(0).allows_in(here[:, None], here, heads, lengths[:, None, None, None]).expand(21, 2, 21, 21)
+    together = pattern.at(0).of(lengths[:, None, None, None]).allows(here[:, None], here, heads).expand(21, 2, 21, 21)
     for n, mask in zip(lengths.tolist(), together, strict=True):
         assert torch.equal(mask[:, :n, :n], pattern.mask(n, heads=2))
-        assert pattern.at(0).allows_in(n - 1, 0, 1, n) == pattern.at(0).of(n).allows(n - 1, 0, 1)
     assert pattern.of(5).by_length is False
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from formers import attend
 from formers.attention.attend import explain
 from formers.patterns import Causal, LocalGrid, OrderedGrid
-from formers.patterns.plan import Grid, Plan, SelectedPositions
+from formers.patterns.plan import GroupedPositions, Plan, SelectedPositions
 from helpers import close, refused, sweep
 
 PATTERNS = [
@@ -61,7 +61,7 @@ def test_the_right_flange_is_open_above_only() -> None:
     assert {place for place, t in places.items() if seen[t]} == {(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (3, 1), (2, 2)}
 
 
-def positions(where: Grid | SelectedPositions) -> list[list[int]]:
+def positions(where: GroupedPositions | SelectedPositions) -> list[list[int]]:
     """The positions of every group."""
     if isinstance(where, SelectedPositions):
         return [[int(block) * where.unit + i for block in blocks for i in range(where.unit)] for blocks in where.blocks]

@@ -7,7 +7,7 @@ import torch
 
 from contracts.specimens import patterns
 from formers.patterns import BigBird, Fixed, Globals, Local, Pattern, Strided, plan
-from formers.patterns.plan import Grid, Piece, SelectedPositions, Where
+from formers.patterns.plan import GroupedPositions, Piece, SelectedPositions, Where
 from helpers import sweep
 
 LENGTHS = (1, 2, 3, 7, 8, 9, 16, 17, 40)
@@ -16,7 +16,7 @@ HEADS = 2
 
 def positions(where: Where) -> np.ndarray:
     """(groups, size) positions."""
-    if isinstance(where, Grid):
+    if isinstance(where, GroupedPositions):
         return where.start + where.step * np.arange(where.groups)[:, None] + where.stride * np.arange(where.size)[None]
     return (where.blocks[:, :, None] * where.unit + np.arange(where.unit)).reshape(where.groups, where.size)
 

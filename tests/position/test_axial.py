@@ -14,7 +14,7 @@ from formers.position import Axial
 from formers.position.axial import near_square
 from helpers import close, gradients, refused, sweep
 
-SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, steps=1, dropout=0.0, attention_dropout=0.0, spread=0.5)
+SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, depth_steps=1, dropout=0.0, attention_dropout=0.0, spread=0.5)
 TINY = dict(vocab=11, dim=8, heads=2, layers=1, length=24)
 
 

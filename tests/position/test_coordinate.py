@@ -12,7 +12,7 @@ from formers.core import ExplicitPositions, Range, Sizes
 from formers.position import Coordinate, Sinusoidal
 from helpers import close, gradients, refused, sweep
 
-SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, steps=4, dropout=0.0, attention_dropout=0.0, spread=0.5)
+SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, depth_steps=4, dropout=0.0, attention_dropout=0.0, spread=0.5)
 TINY = {"vocab": 11, "dim": 16, "heads": 2, "steps": 2, "length": 16}
 
 

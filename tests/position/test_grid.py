@@ -9,7 +9,7 @@ from formers.core import ExplicitPositions, Range, Sizes
 from formers.position import Grid
 from helpers import close, refused
 
-SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, steps=1, dropout=0.0, attention_dropout=0.0, spread=0.5)
+SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, depth_steps=1, dropout=0.0, attention_dropout=0.0, spread=0.5)
 
 
 def test_a_token_is_given_the_vectors_of_its_row_column_and_channel():

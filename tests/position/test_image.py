@@ -23,7 +23,7 @@ RASTERS = [
 
 def module(raster: Raster, dim: int, form: str = "sinusoidal") -> torch.nn.Module:
     sizes = Sizes(
-        dim=dim, heads=1, head_dim=dim, value_dim=dim, length=raster.cells, steps=1, dropout=0.0, attention_dropout=0.0, spread=1.0
+        dim=dim, heads=1, head_dim=dim, value_dim=dim, length=raster.cells, depth_steps=1, dropout=0.0, attention_dropout=0.0, spread=1.0
     )  # fmt: skip
     return ImagePosition(raster=raster, form=form).build(sizes).double()
 

@@ -9,7 +9,7 @@ from formers.core import ExplicitPositions, Range, Sizes
 from formers.position import PerLayer
 from helpers import close, refused
 
-SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, steps=3, dropout=0.0, attention_dropout=0.0, spread=0.5)
+SIZES = Sizes(dim=8, heads=1, head_dim=8, value_dim=8, length=24, depth_steps=3, dropout=0.0, attention_dropout=0.0, spread=0.5)
 
 
 def test_each_step_adds_rows_of_its_own_table():
@@ -29,7 +29,7 @@ def test_places_one_by_one_are_as_a_range_and_empty_ones_do_no_harm():
 
 def test_all_vectors_of_a_token_together_are_of_its_size():
     torch.manual_seed(0)
-    tables = PerLayer().build(Sizes(**{**SIZES.__dict__, "dim": 512, "length": 512, "steps": 16})).tables
+    tables = PerLayer().build(Sizes(**{**SIZES.__dict__, "dim": 512, "length": 512, "depth_steps": 16})).tables
     assert abs(tables.sum(dim=0).std().item() / 0.5 - 1) < 0.02
 
 

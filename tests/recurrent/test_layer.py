@@ -16,7 +16,7 @@ from formers.memory import Carry, Recurrence
 from formers.model.check import check
 from formers.patterns import Causal, Full, Local
 from formers.recurrent import Recurrent
-from formers.recurrent.cells import Weights, advance
+from formers.recurrent.cells import RecurrentWeights, advance
 from formers.recurrent.final_states import FinalStates
 from formers.recurrent.layer import KERNELS, RecurrentLayer, run
 from formers.score import Relative
@@ -100,7 +100,7 @@ def rows_end_at_their_last_token(cell: str, direction: str, through: Callable[..
 
 @CELLS
 def test_a_step_is_the_cell_of_torch(cell: str) -> None:
-    weights = Weights(cell, DIM, DIM).double()
+    weights = RecurrentWeights(cell, DIM, DIM).double()
     theirs = {"tanh": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}[cell](DIM, DIM).double()
     theirs.load_state_dict({name.removesuffix("_l0"): value for name, value in weights.state_dict().items()})
     x, states = torch.randn(3, DIM, dtype=torch.float64), tuple(torch.randn(3, DIM, dtype=torch.float64) for _ in range(2))
@@ -147,7 +147,7 @@ def test_half_precision_is_computed_in_more(cell: str, kind: torch.dtype) -> Non
 
 
 def test_a_forget_gate_starts_open() -> None:
-    weights = Weights("lstm", 4, 8)
+    weights = RecurrentWeights("lstm", 4, 8)
     total = weights.bias_ih_l0 + weights.bias_hh_l0
     close(total[8:16], torch.ones(8), 0.0)
     assert (total[:8].abs() < 1).all()

@@ -11,7 +11,7 @@ import torch
 
 import formers
 from commands import command
-from formers.inspect.episode import draw_step, episode_page, save_episode
+from formers.inspect.draw.episode import draw_step, episode_page, save_episode
 from formers.rl.environments import make
 from formers.rl.play import play
 from formers.rl.start import agent_spec

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import formers
 from formers import Model
-from formers.inspect.spans import spans_of
+from formers.inspect.measure.spans import spans_of
 from formers.score.span import SpanScore
 from helpers import close
 

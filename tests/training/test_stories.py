@@ -12,8 +12,8 @@ from formers.data import Stories, story
 from formers.data.words import Words
 from formers.evaluation.evaluate import evaluate
 from formers.heads import Classify
-from formers.inspect.ponder import ponder_of
-from formers.inspect.ponder_pictures import draw_ponder, save_ponder
+from formers.inspect.draw.ponder import draw_ponder, save_ponder
+from formers.inspect.measure.ponder import ponder_of
 from formers.training import evaluate_run
 from formers.training.task import prepare
 from helpers import refused

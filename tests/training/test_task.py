@@ -223,7 +223,7 @@ def test_data_of_another_kind_are_refused(text, pairs):
         prepare("decoder", "lambada", None, TINY)
 
 
-def test_passages_are_for_judging_only(tmp_path, monkeypatch, text):
+def test_passages_are_for_evaluation_only(tmp_path, monkeypatch, text):
     content = b'{"text": "the cat sat on the mat"}\n{"text": "a word"}\n'
     (tmp_path / "data" / "mine").mkdir(parents=True)
     (tmp_path / "data" / "mine" / "it.jsonl").write_bytes(content)
@@ -239,7 +239,7 @@ def test_passages_are_for_judging_only(tmp_path, monkeypatch, text):
         next(iter(task.batches.eval_batches(2, "valid")))
     with refused("testing only"):
         prepare("decoder", "mine", None, TINY)
-    with refused("does not tell"):
+    with refused("does not predict"):
         task_of(spec("encoder", vocab=257, **TINY), Bytes(specials=("mask",)), "mine")
 
 

@@ -18,7 +18,7 @@ def page() -> str:
     root = get_command(app)
     rows = [(f'<a href="#{anchor(path)}"><code>{escape(path)}</code></a>', inline(_help(verb))) for path, verb in verbs(root, "formers")]
     pieces = [
-        "# Command line\n",
+        "# Command-line reference\n",
         f"{prose(_help(root))}\n",
         "<p><code>formers --help</code> and <code>formers VERB --help</code> say the same in the terminal.</p>\n",
         table(("verb", "what it does"), rows),

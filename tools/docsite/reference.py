@@ -109,7 +109,7 @@ def _members() -> Iterator[str]:
     from formers.family.members import MEMBERS
 
     for name, member in MEMBERS.items():
-        parameters = inspect.signature(member.recipe).parameters.values()
+        parameters = member.parameters.values()
         rows = [
             (_code(p.name), _code(_kind(p.annotation)), _code("required" if p.default is p.empty else repr(p.default))) for p in parameters
         ]
@@ -126,6 +126,9 @@ def _slot(name: str, module: ModuleType) -> str:
     import formers
     from formers.core import Slot
 
+    if name == "layers":
+        made = "\n".join(_layer(f"formers.layers.{layer}", getattr(module, layer)) for layer in module.__all__)
+        return f"### formers.layers {{ #slot-layers }}\n\n{prose(module.__doc__)}\n\n{made}\n"
     public = [getattr(module, n) for n in module.__all__]
     bases = [value for value in public if inspect.isclass(value) and Slot in value.__bases__]
     parts = [value for value in public if inspect.isclass(value) and value not in bases]
@@ -135,6 +138,11 @@ def _slot(name: str, module: ModuleType) -> str:
     own = [value for value in public if inspect.isfunction(value) and value.__name__ not in formers._HOMES]
     others = "\n".join(_function(f"formers.{name}.{value.__name__}", value, level=4) for value in own)
     return f"### formers.{name} {{ #slot-{name} }}\n\n{prose(module.__doc__)}\n{listed}\n{base}\n\n{others}\n"
+
+
+def _layer(name: str, cls: type) -> str:
+    """A module: how it is made, and what it computes."""
+    return f"#### {name} {{ #{name} }}\n\n{python(signature(name, cls).removesuffix(' -> None'))}\n\n{prose(cls.__doc__)}\n{_where(cls)}\n"
 
 
 def _fields_line(cls: type) -> str:

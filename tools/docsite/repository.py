@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-HOME, EQUATIONS, CONTRIBUTING = "README.md", "EQUATIONS.md", "CONTRIBUTING.md"
+HOME, EQUATIONS, CONTENTS = "README.md", "EQUATIONS.md", "docs/contents.md"
+ROOT_PAGES = (HOME, EQUATIONS, "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 COMMANDS, REFERENCE, FILES = "command-line.md", "reference.md", "files.md"
 """Pages that are generated."""
 LINK = re.compile(r"\]\(([^)#\s]+)")
@@ -20,14 +21,36 @@ def read(path: str) -> str:
 
 def documents() -> list[str]:
     """The pages that are written by hand."""
-    return [HOME, EQUATIONS, CONTRIBUTING, *guides()]
+    return [*ROOT_PAGES, *guides()]
 
 
 def guides() -> list[str]:
-    """The pages in docs/, in the order of the list that ends the README; the others behind, by name."""
-    linked = LINK.findall(read(HOME).partition("\n## Further\n")[2])
-    found = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
-    return sorted(found, key=lambda path: linked.index(path) if path in linked else len(linked))
+    """The pages in docs/, in the order of docs/contents.md, which comes first; those that it does not list come last, by name."""
+    found = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    listed = [CONTENTS, *(page for pages in groups().values() for page in pages)]
+    return sorted(found, key=lambda path: listed.index(path) if path in listed else len(listed))
+
+
+def groups() -> dict[str, list[str]]:
+    """The pages that docs/contents.md lists, by its headings: the navigation of the site."""
+    found: dict[str, list[str]] = {}
+    for section in re.split(r"^## ", read(CONTENTS), flags=re.MULTILINE)[1:]:
+        name, _, body = section.partition("\n")
+        links = re.findall(r"^- \[[^]]+\]\(([^)#\s]+)\)", body, re.MULTILINE)
+        found[name.strip()] = [resolve(CONTENTS, link) or link for link in links]
+    return found
+
+
+def navigation() -> list[dict[str, str | list[str]]]:
+    """What mkdocs calls nav: the first page, the groups with the generated pages in Reference, and pages that no group lists."""
+    grouped = groups()
+    grouped["Start"] = [CONTENTS, *grouped["Start"]]
+    grouped["Reference"] = [COMMANDS, REFERENCE, *grouped["Reference"]]
+    listed = {page for pages in grouped.values() for page in pages}
+    more = [page for page in guides() if page not in listed]
+    found: list[dict[str, str | list[str]]] = [{"Home": HOME}]
+    found.extend({name: pages} for name, pages in grouped.items())
+    return [*found, {"More": list(more)}] if more else found
 
 
 def pictures() -> list[str]:

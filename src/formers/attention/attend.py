@@ -16,48 +16,56 @@ from formers.patterns import Full, Pattern
 
 
 class Executor(NamedTuple):
-    """A way to compute attention: why it cannot (or None), how it does, what it is, and what it does about a request's mask."""
+    """One implementation of attention."""
 
-    refuses: Callable[[Request, Tensor, Tensor, Tensor], str | None]
+    unsupported: Callable[[Request, Tensor, Tensor, Tensor], str | None]
+    """Why it cannot compute a request; None if it can."""
     run: Callable[[Tensor, Tensor, Tensor, Request], Tensor]
     about: str
+    """What it is, for `explain`."""
     masks: Callable[[Request], str] | None = None
-    idles: Callable[[Request, Tensor, Tensor, Tensor], str | None] | None = None
-    """Why it would not pay, or None where it does: then "auto" passes it over, though it could."""
+    """What it does about a request's mask, for `explain`."""
+    not_worthwhile: Callable[[Request, Tensor, Tensor, Tensor], str | None] | None = None
+    """Why another executor is faster for a request, so that "auto" skips this one; None if none is."""
     kernels: int | None = None
-    """Of one that makes a kernel, which takes seconds, for every pattern: of how many a check has to be content with."""
+    """How many patterns `formers doctor` checks if compiling a kernel for each takes seconds; None: all."""
 
     def declines(self, request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-        """Why "auto" passes it over: because it cannot, or because it would not pay."""
-        why = self.refuses(request, q, k, v)
-        return self.idles(request, q, k, v) if why is None and self.idles is not None else why
+        """Why "auto" skips it: unsupported, or not worthwhile; None if it does not."""
+        why = self.unsupported(request, q, k, v)
+        return self.not_worthwhile(request, q, k, v) if why is None and self.not_worthwhile is not None else why
 
 
-# In the order in which "auto" tries them; dense is last, and never refuses.
+# In the order in which "auto" tries them; dense is last and supports everything.
 EXECUTORS: dict[str, Executor] = {
-    "gather": Executor(gather.refuses, gather.run, "the keys that one query reads, side by side", gather.masks, gather.idles),
-    "flex": Executor(flex.refuses, flex.run, "a kernel that torch makes for the pattern", idles=flex.idles, kernels=4),
-    "blocked": Executor(blocked.refuses, blocked.run, "pieces of the pattern, merged", idles=blocked.idles),
-    "distances": Executor(distances.refuses, distances.run, "tiles, with the term by distance made on the way", idles=distances.idles),
-    "sdpa": Executor(sdpa.refuses, sdpa.run, "torch's fused kernel", sdpa.masks),
-    "dense": Executor(dense.refuses, dense.run, "the equation, with its full matrix of weights", Request.mask_words),
+    "gather": Executor(gather.unsupported, gather.run, "the keys that one query reads, side by side", gather.masks, gather.not_worthwhile),
+    "flex": Executor(
+        flex.unsupported, flex.run, "a kernel that torch makes for the pattern", not_worthwhile=flex.not_worthwhile, kernels=4
+    ),
+    "blocked": Executor(blocked.unsupported, blocked.run, "pieces of the pattern, merged", not_worthwhile=blocked.not_worthwhile),
+    "distances": Executor(
+        distances.unsupported, distances.run, "tiles, with the term by distance made on the way", not_worthwhile=distances.not_worthwhile
+    ),
+    "sdpa": Executor(sdpa.unsupported, sdpa.run, "torch's fused kernel", sdpa.masks),
+    "dense": Executor(dense.unsupported, dense.run, "the equation, with its full matrix of weights", Request.mask_words),
 }
 
 
-_CHOICES: dict[tuple[object, ...], str] = {}
-MOST_CHOICES = 1024
-"""So many choices are remembered: decoding makes one a token."""
+_CHOSEN: dict[tuple[object, ...], str] = {}
+"""The executor by `signature`: layers of one pass, and passes over equal shapes, share one choice."""
+MOST_CHOSEN = 1024
+"""The cache of choices is emptied when it has so many."""
 
 
 class Choice(NamedTuple):
-    """The executor that runs, and for those tried before it, why not."""
+    """The executor that runs, and why those tried before it do not."""
 
     name: str
     passed_over: dict[str, str]
 
 
 class Verdict(NamedTuple):
-    """What an executor has to do with a request: whether it runs, what it is and does, and if it cannot, why not."""
+    """An executor and a request: whether it runs, what it is, and why it does not run."""
 
     name: str
     runs: bool
@@ -68,7 +76,7 @@ class Verdict(NamedTuple):
 
 
 def choose(request: Request, q: Tensor, k: Tensor, v: Tensor, how: str = "auto") -> Choice:
-    """The executor for a request: the first that does not refuse, or the one asked for."""
+    """The executor for a request: the first that is supported and worthwhile, or the one asked for."""
     if how == "auto":
         passed: dict[str, str] = {}
         for name, executor in EXECUTORS.items():
@@ -78,7 +86,7 @@ def choose(request: Request, q: Tensor, k: Tensor, v: Tensor, how: str = "auto")
             passed[name] = why
     if how not in EXECUTORS:
         raise FormersError(f"how={how!r} is not a way to attend: {nearest(how, [*EXECUTORS, 'auto'])}")
-    why = EXECUTORS[how].refuses(request, q, k, v)
+    why = EXECUTORS[how].unsupported(request, q, k, v)
     if why is not None:
         raise FormersError(f"how={how!r} cannot do this because {why}: use how='auto'.")
     return Choice(how, {})
@@ -86,7 +94,7 @@ def choose(request: Request, q: Tensor, k: Tensor, v: Tensor, how: str = "auto")
 
 @contextmanager
 def only(name: str) -> Iterator[None]:
-    """Within it "auto" is one executor: the explicit path, for example, where operations are counted."""
+    """A context in which "auto" is one executor, for example `dense` to count operations."""
     others = dict(EXECUTORS)
     EXECUTORS.clear()
     EXECUTORS[name] = others[name]
@@ -130,21 +138,36 @@ def attend(
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str = "auto") -> Tensor:
     """What `attend` computes, for a request that is known to fit its tensors."""
-    explicit = isinstance(request.keys, ExplicitPositions) or isinstance(request.queries, ExplicitPositions)
-    if how != "auto" or explicit or torch.compiler.is_compiling():
+    if how != "auto" or torch.compiler.is_compiling():
         return EXECUTORS[choose(request, q, k, v, how).name].run(q, k, v, request)
-    # The choice depends on this alone: layers of one pass, and passes over equal shapes, share it.
-    signature = (
-        request.pattern, request.queries, request.keys, request.heads, q.shape, v.shape, q.dtype, q.device, request.valid is None,
-        type(request.bias), request.dropout > 0, request.first is None, torch.is_grad_enabled() and q.requires_grad | k.requires_grad,
-        v.requires_grad, *EXECUTORS,
-    )  # fmt: skip
-    name = _CHOICES.get(signature)
+    asked = signature(request, q, k, v)
+    name = _CHOSEN.get(asked)
     if name is None:
-        if len(_CHOICES) >= MOST_CHOICES:
-            _CHOICES.clear()
-        name = _CHOICES[signature] = choose(request, q, k, v).name
+        if len(_CHOSEN) >= MOST_CHOSEN:
+            _CHOSEN.clear()
+        name = _CHOSEN[asked] = choose(request, q, k, v).name
     return EXECUTORS[name].run(q, k, v, request)
+
+
+def signature(request: Request, q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
+    """All that the choice of an executor may depend on, as a value.
+
+    Positions count as integers, and of explicit positions only the class and the number: no tensor is read. For one query they count only
+    if its pattern says which keys it reads (`Pattern.reads`); for other patterns all tokens of a decoding share one choice.
+    """
+    queries, keys = request.queries, request.keys
+    where: tuple[object, ...]
+    if isinstance(queries, ExplicitPositions) or isinstance(keys, ExplicitPositions):
+        where = type(queries), queries.length, type(keys), keys.length
+    elif queries.length == 1 and request.pattern.reads(queries.stop - 1) is None:
+        where = 1, type(keys), keys.length > 0
+    else:
+        where = queries, keys
+    return (
+        request.pattern, where, request.heads, q.shape, v.shape[3], q.dtype, q.device, request.valid is None, type(request.bias),
+        request.dropout > 0, request.first is None,
+        torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad), *EXECUTORS,
+    )  # fmt: skip
 
 
 def explain(
@@ -161,7 +184,7 @@ def explain(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> str:
-    """One sentence that says which executor `attend` would run, and why not those before it."""
+    """One sentence: the executor that `attend` would run, and why not those before it."""
     return explain_request(q, k, v, _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout), how)
 
 
@@ -173,7 +196,7 @@ def explain_request(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str 
 
 
 def survey(q: Tensor, k: Tensor, v: Tensor, request: Request) -> tuple[Verdict, ...]:
-    """What every executor has to do with a request, in the order in which they are tried."""
+    """The verdict on every executor for a request, in the order in which they are tried."""
     chosen = choose(request, q, k, v).name
     return tuple(
         Verdict(name, True, executor.about + ("" if executor.masks is None else f", {executor.masks(request)}"), None)

@@ -47,12 +47,8 @@ class LowRank(Attention):
     def room(self, length: int) -> int:
         return length
 
-    def condensed(self, sizes: Sizes, tokens: int) -> int:
+    def key_count(self, sizes: Sizes, tokens: int) -> int:
         return self.rank if self.projection == "linear" else math.ceil(tokens / self.window(sizes.length))
-
-    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
-        """Every query sees every projected key, and these are made of all tokens."""
-        return torch.ones(length, length, dtype=torch.bool)
 
     def common(self, sizes: Sizes) -> nn.Module | None:
         return self.weights(sizes) if self.sharing == "layerwise" else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class Attention(Slot):
 
     @property
     def draws(self) -> bool:
-        """Whether something is drawn anew in each step of a training, so that it should be told the step."""
+        """Whether it draws random numbers in each training step, so that it needs the number of the step."""
         return any(kind.draws for kind in self.kinds if kind is not self)
 
     @property
@@ -57,84 +57,52 @@ class Attention(Slot):
         return (self,)
 
     @property
-    def by_token(self) -> bool:
-        """Whether a row is computed token by token, by many operations each, so that a long one takes long even to look at."""
-        return any(kind.by_token for kind in self.kinds if kind is not self)
-
-    @property
     def ponders(self) -> int | None:
-        """The most steps of a token that decides by itself how many it takes; None where none does."""
+        """The largest number of ACT steps of a token; None without ACT."""
         return None
 
     @property
     def reads_source(self) -> bool:
-        """Whether its sublayer reads stream.source itself, so that no cross-attention stands behind it."""
+        """Whether its sublayer reads context.source itself, so that the block has no cross-attention."""
         return False
 
-    def finals(self, sizes: Sizes) -> tuple[int, ...]:
-        """The widths of the final states that its sublayer adds to stream.final, where it has such: of an LSTM two."""
+    def final_widths(self, sizes: Sizes) -> tuple[int, ...]:
+        """The widths of the final states that its sublayer passes to a decoder: two for an LSTM, none for attention."""
         return ()
 
     @property
     def carries(self) -> bool:
-        """Whether what it knows of the past is a state of fixed size, and not the keys and values of tokens."""
+        """Whether its state has a fixed size, instead of keys and values that grow with the tokens."""
         return False
 
     @property
-    def title(self) -> str:
-        """What it is called in a drawing of a block."""
-        return "self-attention"
-
-    @property
-    def ways(self) -> tuple[type[Pattern], ...]:
-        """The patterns that it can have, where it cannot have them all."""
+    def allowed_patterns(self) -> tuple[type[Pattern], ...]:
+        """The classes of patterns that it supports."""
         return (Pattern,)
 
+    @final
     def at(self, layer: int) -> Attention:
         """The attention of a layer."""
         return self.kinds[layer % len(self.kinds)]
 
     def common(self, sizes: Sizes) -> nn.Module | None:
-        """What the sublayers of all blocks of a stack share; the stack makes it once and owns it. None where they share nothing."""
+        """The module that the sublayers of all blocks share; the stack builds it once and owns it. None without one."""
         return None
-
-    def with_rounds(self, rounds: int) -> Attention:
-        """The same with so many hashing rounds in evaluation, where there are such."""
-        return self
-
-    def met(self, sizes: Sizes) -> float:
-        """The share of the pairs that a pattern allows which are looked at, where nothing but chance decides."""
-        return 1.0
 
     def room(self, length: int) -> int | None:
-        """How many tokens of a row it can read at a training length; None where any number will do."""
+        """The largest number of tokens of a row, for a training length; None without a limit."""
         return None
 
-    def condensed(self, sizes: Sizes, tokens: int) -> int | None:
-        """The number of keys that are made of so many tokens; None where every token is a key of its own."""
+    def key_count(self, sizes: Sizes, tokens: int) -> int | None:
+        """The number of keys that it makes of `tokens` tokens; None where every token has its own key."""
         return None
-
-    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
-        """Where one operation of a layer carries information from token j to token i: (length, length) bool, rows i; by some head."""
-        return pattern.mask(length, sizes.heads, layer).any(dim=0)
-
-    def cross_links(self, length: int, source: int, ends: Sequence[int]) -> Tensor:
-        """Where one operation carries information from a source's token j to token i: (length, source) bool.
-
-        ends: the source's tokens that final states are of, from which a recurrent decoder begins. Cross-attention joins all.
-        """
-        return torch.ones(length, source, dtype=torch.bool)
-
-    def ends(self, length: int) -> tuple[int, ...]:
-        """The tokens of a row at which final states are left behind for a decoder to begin with."""
-        return ()
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
-        """The self-attention sublayer; its forward is forward(x, stream, past, step) -> (y, what it leaves behind)."""
+        """The self-attention sublayer; its forward is forward(x, context, past, step) -> (y, state)."""
         raise TypeError(f"{type(self).__name__} builds no sublayer: define build(sizes, pattern, score, common).")
 
     def build_cross(self, sizes: Sizes, source_dim: int) -> nn.Module:
-        """The cross-attention sublayer over stream.source; its forward is that of self-attention."""
+        """The cross-attention sublayer over context.source; its forward is that of self-attention."""
         raise TypeError(f"{type(self).__name__} has no cross-attention.")
 
 
@@ -213,7 +181,8 @@ class SelfAttention(_Heads):
 
     def __init__(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None, part: DotProduct) -> None:
         super().__init__(sizes, part)
-        self.patterns = [pattern.at(step) for step in range(sizes.steps)]
+        self.patterns = [pattern.at(step) for step in range(sizes.depth_steps)]
+        self.causal = [each.is_causal for each in self.patterns]
         self.score = score
         self.qkv = nn.Linear(sizes.dim, sum(self.widths), bias=part.bias)
         initialise(self.qkv, self.widths, law=sizes.initialisation)
@@ -223,9 +192,9 @@ class SelfAttention(_Heads):
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the keys and values for the stream's continuation."""
         if past is not None and not isinstance(past, HiddenMemory):
             expect(KVCache, past)
-        pattern = self.patterns[step]
-        # Where rows end may decide who sees whom; causal rows have no end yet. torch.compile cannot make a pattern: its request says it.
-        if context.valid is None and not pattern.is_causal and not torch.compiler.is_compiling():
+        pattern, causal = self.patterns[step], self.causal[step]
+        # Who sees whom may depend on where rows end; causal rows have no end yet. torch.compile cannot make a pattern: the request does.
+        if context.valid is None and not causal and not torch.compiler.is_compiling():
             pattern = pattern.of(x.shape[1])
         reach, furthest = (None, None) if self.score is None else (self.score.reach(step), self.score.max_reach(step))
         if past is not None and furthest is not None:  # hidden states are kept by whoever gives them, keys by what is left behind
@@ -233,7 +202,7 @@ class SelfAttention(_Heads):
         q, cache = self.recall(x, past, context.positions)
         seen = cache if reach is None else within(cache, reach + x.shape[1])
         # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
-        valid = None if pattern.is_causal else context.valid
+        valid = None if causal else context.valid
         bias = None
         if self.score is not None:
             q, bias = self.score(x, q, seen.positions, context, self.scale, step)

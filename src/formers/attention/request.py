@@ -10,6 +10,7 @@ from torch import Tensor
 from formers.core import ExplicitPositions, Positions, Range, StridedPositions
 from formers.core.tables import cached
 from formers.patterns import Pattern
+from formers.patterns.structure import uniform_block
 from formers.score import ByDistance
 
 LARGEST = 1 << 22
@@ -48,7 +49,7 @@ class Request(NamedTuple):
         if not isinstance(self.queries, Range) or isinstance(self.keys, ExplicitPositions):
             return False
         if isinstance(self.keys, StridedPositions):
-            return self.pattern.covers_far(self.queries, self.keys) and self.pattern.covers(self.queries, self.keys.near)
+            return self.pattern.covers(self.queries, self.keys) and self.pattern.covers(self.queries, self.keys.near)
         return self.pattern.covers(self.queries, self.keys)
 
     def added(self, dtype: torch.dtype, allowed: Tensor | None = None) -> Tensor | None:
@@ -89,18 +90,19 @@ class Request(NamedTuple):
             others = self._replace(first=None).mask(device)
             return own if others is None else own & others
         ends = None if not self.pattern.by_length else self.keys.stop if self.valid is None else self.ends()[:, None, None, None]
+        pattern = self.pattern if ends is None else self.pattern.of(ends)
         if self.valid is not None and ends is None and self.covered:
             return self.valid[:, None, None, :]
         if isinstance(self.queries, Range) and isinstance(self.keys, Range):
             if ends is not None:
-                allowed = _table(self.pattern, self.queries, self.keys, self.heads, device, ends)
+                allowed = _table(pattern, self.queries, self.keys, self.heads, device)
             else:
                 large = self.queries.length * self.keys.length > LARGEST
                 make = _table if large or torch.compiler.is_compiling() else _cached_table
-                allowed = make(self.pattern, self.queries, self.keys, self.heads, device)
+                allowed = make(pattern, self.queries, self.keys, self.heads, device)
         else:
             i, j = self.queries.tensor(device), self.keys.tensor(device)
-            allowed = allowed_pairs(self.pattern, i, j, self.heads, ends)
+            allowed = allowed_pairs(pattern, i, j, self.heads)
             allowed = allowed & (j >= 0)[..., None, None, :]
         if self.valid is not None:
             allowed = allowed & self.valid[:, None, None, :]
@@ -109,24 +111,21 @@ class Request(NamedTuple):
         return allowed
 
 
-def allowed_pairs(pattern: Pattern, i: Tensor, j: Tensor, heads: int, ends: int | Tensor | None = None) -> Tensor:
-    """Whether i sees j, over query positions (..., q) and key positions (..., k), as (..., heads or 1, q, k).
-
-    `ends` is where rows end, all or (batch, 1, 1, 1); None where the pattern knows.
-    """
+def allowed_pairs(pattern: Pattern, i: Tensor, j: Tensor, heads: int) -> Tensor:
+    """Whether i sees j, over query positions (..., q) and key positions (..., k), as (..., heads or 1, q, k)."""
     head = torch.arange(heads, device=i.device)[:, None, None] if pattern.by_head else 0
     i, j = i[..., None, :, None], j[..., None, None, :]
-    return torch.as_tensor(pattern.allows(i, j, head) if ends is None else pattern.allows_in(i, j, head, ends))
+    return torch.as_tensor(pattern.allows(i, j, head))
 
 
-def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, ends: int | Tensor | None = None) -> Tensor:
-    grain = pattern.grain
-    if grain == 1:
-        return allowed_pairs(pattern, queries.tensor(device), keys.tensor(device), heads, ends)
-    # One of every block is asked, and the others are as it is.
-    a, c = (Range(p.start // grain, (p.stop - 1) // grain - p.start // grain + 1) for p in (queries, keys))
-    blocks = allowed_pairs(pattern, a.tensor(device) * grain, c.tensor(device) * grain, heads, ends)
-    i, j = (p.tensor(device) // grain - first.start for p, first in ((queries, a), (keys, c)))
+def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Tensor:
+    block = uniform_block(pattern)
+    if block == 1:
+        return allowed_pairs(pattern, queries.tensor(device), keys.tensor(device), heads)
+    # One position of every block is computed; the others are equal to it.
+    a, c = (Range(p.start // block, (p.stop - 1) // block - p.start // block + 1) for p in (queries, keys))
+    blocks = allowed_pairs(pattern, a.tensor(device) * block, c.tensor(device) * block, heads)
+    i, j = (p.tensor(device) // block - first.start for p, first in ((queries, a), (keys, c)))
     return blocks[..., i[:, None], j]
 
 

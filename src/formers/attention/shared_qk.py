@@ -69,7 +69,7 @@ class SharedAttention(SharedHeads):
     def __init__(self, sizes: Sizes, pattern: Pattern, part: SharedQK) -> None:
         super().__init__(sizes, part.scaled, part.bias)
         self.key_epsilon = part.key_epsilon
-        self.patterns = [pattern.at(step) for step in range(sizes.steps)]
+        self.patterns = [pattern.at(step) for step in range(sizes.depth_steps)]
 
     def forward(self, x: Tensor, context: Context, past: KVCache | None, step: int) -> tuple[Tensor, KVCache | None]:
         pattern = self.patterns[step]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from formers.core import FormersError
 from formers.family.variants import Variant
-from formers.inspect.curves import Curve, Panel
+from formers.inspect.draw.curves import Curve, Panel
 from formers.rl import evaluate_agent, train
 from formers.rl.evaluation import BOOTSTRAP, interval, iqm
 from formers.rl.rollout import WINDOW

@@ -10,22 +10,27 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from formers.attention import attend
-from formers.bench.curves import crossover
+from formers.bench.attention_tables import NOTE, names_table, times_table
+from formers.bench.curves import crossover, new_curves, save_curves
 from formers.bench.memory import extra_memory
 from formers.bench.progress import Advance, working
 from formers.bench.timing import alternate, both_ways, ratio
-from formers.inspect.words import spell
+from formers.inspect.measure.part_text import spell
 from formers.patterns import BigBird, Blocks, Fixed, Local, LocalGrid, Pattern, Strided
 
 HEADS, WIDTH = 4, 64
 LENGTHS = (512, 1024, 2048, 4096, 8192)
+CHECK_ROUNDS = 9
+"""How often each runs at most in a check."""
 WHOLE = ("causal", "full")
 """The fused kernel's own, by name."""
 AT = 8192
@@ -105,8 +110,29 @@ def bench_attention(lengths: Sequence[int] = LENGTHS, rounds: int = 15) -> dict[
     }
 
 
-def check_attention(rounds: int = 9) -> dict[str, Any]:
+def tables(results: Mapping[str, Any]) -> tuple[Table | str, ...]:
+    """What is printed of the results."""
+    return times_table(results), names_table(results), NOTE
+
+
+def figures(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures that limits are of, where they were measured."""
+    return {name: results[name] for name in LIMITS if name in results}
+
+
+def check_picture(out: Path, lengths: Sequence[int] = LENGTHS, rounds: int = 15) -> None:
+    """Refuses a picture that could not be drawn."""
+    new_curves(out, lengths)
+
+
+def save(results: Mapping[str, Any], out: Path) -> Path:
+    """Writes time against length as a picture."""
+    return save_curves(new_curves(out, [row["length"] for row in results["rows"]]), out, results)
+
+
+def check_attention(rounds: int = CHECK_ROUNDS) -> dict[str, Any]:
     """What is promised and nothing else: the figures of LIMITS, and as rows the times that they come from."""
+    rounds = min(rounds, CHECK_ROUNDS)
     twice = 2 * AT
     here, there = passes(AT), passes(twice)
     things = {name: here[name].both for name in (*WHOLE, *FLOORS)} | {f"{name} twice": there[name].both for name in GROWN}

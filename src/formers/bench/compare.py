@@ -21,11 +21,9 @@ from typing import Any
 import torch
 
 from formers.core import FormersError
-from formers.data.babi import has_stories
-from formers.data.images import has_images
+from formers.data import kind_of
 from formers.data.progress import silent
 from formers.data.reading import Reading
-from formers.data.tasks import is_exercise
 from formers.family import spec as member_spec
 from formers.family.members import member as find_member
 from formers.family.variants import Variant
@@ -81,7 +79,7 @@ def _count(member: str, options: dict[str, Any], data: str) -> int:
 
 def _own_tokens(data: str) -> bool:
     """Whether data have tokens of their own, whoever reads them."""
-    return is_exercise(data) or has_stories(data) or has_images(data)
+    return kind_of(data) in ("task", "stories", "images")
 
 
 def compare(

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from formers.core import FormersError
-from formers.inspect.curves import COLOURS
-from formers.inspect.picture import FAINT, TEXT, new_figure, save_figure, tidy, write_caption
+from formers.inspect.draw.curves import COLOURS
+from formers.inspect.draw.figure import FAINT, TEXT, new_figure, save_figure, tidy, write_caption
 
 WHOLE = {"causal": "solid", "full": "dashed"}
 """How the lines of the fused kernel are drawn, which are grey."""

@@ -6,16 +6,18 @@ plain kernel, whose products are the same. A fused backward pass computes the sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from rich.table import Table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from formers.core import State
 from formers.family import spec
-from formers.inspect.cost import Costs, counting, example
+from formers.inspect.draw.tables import add_row, new_table
+from formers.inspect.measure.costs import Costs, counting, example
 from formers.model import Model, build, evaluating
 
 MEMBERS = ("transformer", "encoder", "decoder")
@@ -37,6 +39,22 @@ def bench_explain(lengths: Sequence[int] = LENGTHS, batch: int = 1) -> dict[str,
                 ratios.append(figure / found[what])
                 rows.append(dict(member=name, length=length, what=what, predicted=figure, measured=found[what], ratio=ratios[-1]))
     return {"rows": rows, "smallest_ratio": min(ratios), "largest_ratio": max(ratios)}
+
+
+def tables(results: Mapping[str, Any]) -> tuple[Table]:
+    """What is printed of the results: a line for each figure of each member and length."""
+    table = new_table("member", "length", "what", "predicted", "measured", "ratio")
+    for row in results["rows"]:
+        numbers = (f"{row['predicted']:,}", f"{row['measured']:,}", f"{row['ratio']:.4f}")
+        add_row(table, row["member"], f"{row['length']:,}", row["what"], *numbers)
+    for column in (1, 3, 4, 5):
+        table.columns[column].justify = "right"
+    return (table,)
+
+
+def figures(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The smallest and the largest ratio."""
+    return {name: results[name] for name in LIMITS}
 
 
 def predicted(costs: Costs, length: int) -> dict[str, int]:

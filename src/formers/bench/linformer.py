@@ -21,7 +21,7 @@ LIMITS = {"lowrank_slope": (0.0, 1.2), "speedup": (3.0, float("inf"))}
 """Of the lengths above: time that is linear in the length, and at the longest of them at least 3 times faster."""
 
 
-def bench_linformer(lengths: Sequence[int], rank: int, rounds: int) -> dict[str, float]:
+def bench_linformer(lengths: Sequence[int] = LENGTHS, rank: int = 64, rounds: int = 5) -> dict[str, float]:
     """Seconds of each at each length, the slopes of log seconds over log length, and the speed-up at the longest."""
     lengths = sorted(set(lengths))
     if len(lengths) < 2 or rank > lengths[0]:
@@ -45,7 +45,7 @@ def bench_linformer(lengths: Sequence[int], rank: int, rounds: int) -> dict[str,
 
 def _both(part: Attention, n: int) -> Callable[[], object]:
     """A forward and a backward pass of a sublayer over a row of n tokens."""
-    sizes = Sizes(DIM, HEADS, DIM // HEADS, DIM // HEADS, length=n, steps=1, dropout=0.0, attention_dropout=0.0)
+    sizes = Sizes(DIM, HEADS, DIM // HEADS, DIM // HEADS, length=n, depth_steps=1, dropout=0.0, attention_dropout=0.0)
     layer: nn.Module = part.build(sizes, Full())
     x, stream = torch.randn(1, n, DIM, requires_grad=True), Context(Range(0, n))
     wanted = (x, *layer.parameters())

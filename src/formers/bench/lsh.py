@@ -15,13 +15,14 @@ import gc
 import logging
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import Any
 
 import torch
+from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -33,6 +34,7 @@ from formers.bench.progress import working
 from formers.bench.timing import alternate, ratio
 from formers.core.allocator import release_memory
 from formers.family import create
+from formers.inspect.draw.tables import add_row, new_table
 
 SIZES = dict(vocab=256, dim=256, heads=4, layers=4, hidden=1024, length=8192)
 CHUNK, ROUNDS = 64, 2
@@ -188,3 +190,18 @@ def _installed(package: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
+
+
+def tables(results: Mapping[str, Any]) -> tuple[Table | str, ...]:
+    """What is printed of the results: the time of attention at each length."""
+    table = new_table("tokens", "by hashing, s", "all pairs, s")
+    for length, cost in results["lengths"].items():
+        add_row(table, f"{length:,}", f"{cost['lsh']:.4f}", f"{cost['all_pairs']:.4f}")
+    for column in table.columns:
+        column.justify = "right"
+    return table, "Attention of one row with 4 heads of 64, forward and backward: 2 rounds, chunks of 64, beside causal SDPA."
+
+
+def figures(results: Mapping[str, Any]) -> dict[str, Any]:
+    """All figures but those of the table."""
+    return {name: value for name, value in results.items() if name != "lengths"}

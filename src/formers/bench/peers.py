@@ -10,13 +10,14 @@ checked before they are timed.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+from rich.table import Table
 from torch import Tensor
 
 from formers.attention import attend
@@ -25,7 +26,8 @@ from formers.bench.timing import alternate, both_ways, ratio
 from formers.core import FormersError
 from formers.family import spec
 from formers.heads import NoHead
-from formers.inspect.words import spell
+from formers.inspect.draw.tables import add_row, new_table
+from formers.inspect.measure.part_text import spell
 from formers.model import Model, build
 from formers.patterns import Blocks, Local, Pattern
 
@@ -39,6 +41,11 @@ NEAR = 1e-5
 """How far the same attention, computed in float32 by two, may be apart."""
 LIMITS = {"local_speedup": (2.0, float("inf")), "blocks_speedup": (2.0, float("inf")), "bigbird_speedup": (1.3, float("inf"))}
 NOTE = "transformers draws other random blocks than we do; there are as many, of the same size. It has one norm more, behind the embedding."
+
+COLUMNS = (
+    "CPU seconds of forward and backward passes, ours and theirs; how many times faster ours is; and how far apart the results of the same "
+    "attention are."
+)
 
 
 def bench_peers(rounds: int) -> dict[str, Any]:
@@ -124,3 +131,23 @@ def _told(package: str, setting: str, times: dict[str, list[float]]) -> dict[str
         "their_seconds": statistics.median(times["theirs"]),
         "speedup": ratio(times, "theirs", "ours"),
     }
+
+
+def tables(results: Mapping[str, Any]) -> tuple[Table | str, ...]:
+    """What is printed of the results: the times, how theirs are set up, and what the columns are."""
+    table = new_table("ours", "theirs", "tokens", "our s", "their s", "faster", "apart")
+    for row in results["rows"]:
+        seconds = [f"{row[f'{who}_seconds']:.4f}" for who in ("our", "their")]
+        apart = "" if row.get("difference") is None else f"{row['difference']:.0e}"
+        add_row(table, row["pattern"], row["peer"], f"{row['length']:,}", *seconds, f"{row['speedup']:.2f}", apart)
+    for column in range(2, 7):
+        table.columns[column].justify = "right"
+    settings = new_table("theirs", "set up as")
+    for row in results["rows"]:
+        add_row(settings, row["peer"], row["setting"])
+    return table, settings, f"{COLUMNS} {results['note']}"
+
+
+def figures(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures that limits are of."""
+    return {name: results[name] for name in LIMITS}

@@ -11,17 +11,23 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import torch
+from rich.console import Console
+from rich.table import Table
 
 from formers.bench.memory import held_memory
 from formers.bench.progress import working
-from formers.core import FormersError
+from formers.core import FormersError, nearest
 from formers.core.allocator import release_memory
 from formers.family import spec as member_spec
-from formers.inspect.curves import Curve, Panel
-from formers.inspect.parameters import weightless
+from formers.inspect.draw.curves import Curve, Panel, draw_curves, save_panels
+from formers.inspect.draw.tables import add_row, new_table
+from formers.inspect.measure.parameters import weightless
+from formers.inspect.measure.units import in_bytes
 from formers.model import Spec, build
 from formers.residual import PreNorm, Reversible
 
@@ -40,18 +46,26 @@ LIMITS = {"depth_ratio": (0.0, 1.3), "long_gigabytes": (0.0, 10.0)}
 MIB, GB = 1 << 20, 10**9
 Row = dict[str, Any]
 
+NOTE = (
+    "The peak of a training step over one row, on one thread, each in a process of its own: beside the weights, the optimiser's averages "
+    "and the gradients; these gradients; and the whole process with all of it."
+)
+
 
 def bench_memory(
-    member: str,
-    options: Mapping[str, Any],
+    member: str = "decoder",
+    options: Mapping[str, Any] = MappingProxyType({}),
     depths: Sequence[int] = (),
     lengths: Sequence[int] = (),
-    ways: Sequence[Way] = WAYS,
+    ways: Sequence[str] = WAYS,
 ) -> dict[str, Any]:
     """The bytes of a training step, each way: at several depths of the first length, and at several lengths of the last depth."""
+    for word in ways:
+        if word not in WAYS:
+            raise FormersError(f"--way {word} is unknown: {nearest(word, WAYS)}")
     depth, length = (depths[-1] if depths else DEPTH), (lengths[0] if lengths else LENGTH)
     places = [(d, length) for d in sorted(set(depths or DEPTHS))] + [(depth, n) for n in sorted(set(lengths or LENGTHS))]
-    cases = [(way, d, n) for d, n in dict.fromkeys(places) for way in ways]
+    cases = [(way, d, n) for d, n in dict.fromkeys(places) for way in WAYS if way in ways]
     for way, d, n in cases:  # what cannot be is told before anything is measured
         weightless(spec_of(way, member, options, d, n))
     with working("measuring", sum(d * n for _, d, n in cases)) as advance:
@@ -72,6 +86,36 @@ def check_memory() -> dict[str, Any]:
         "depth_ratio": many["bytes"] / few["bytes"] if known else None,
         "long_gigabytes": long["process_bytes"] / GB if known else None,
     }
+
+
+def tables(results: Mapping[str, Any]) -> tuple[Table | str, ...]:
+    """What is printed of the results: a line for each step, and the curves."""
+    console = Console()
+    drawn = panels(results) if "member" in results else []
+    return _memory_table(results["rows"]), NOTE, *(draw_curves(panel, console.width, console.encoding) for panel in drawn)
+
+
+def figures(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures that limits are of, where they were measured."""
+    return {name: results[name] for name in LIMITS if name in results}
+
+
+def check_picture(
+    out: Path,
+    member: str = "decoder",
+    options: Mapping[str, Any] = MappingProxyType({}),
+    depths: Sequence[int] = DEPTHS,
+    lengths: Sequence[int] = LENGTHS,
+    ways: Sequence[str] = WAYS,
+) -> None:
+    """Refuses a picture with one point."""
+    if max(len(set(depths)), len(set(lengths))) < 2:
+        raise FormersError(f"{out.name!r} would show one depth and one length: give --depth or --length at least twice.")
+
+
+def save(results: Mapping[str, Any], out: Path) -> Path:
+    """Writes memory against depth and length as a picture."""
+    return save_panels(panels(results), out, caption(results))
 
 
 def row_of(way: Way, member: str, options: Mapping[str, Any], depth: int, length: int) -> Row:
@@ -160,3 +204,14 @@ def _panel(rows: Iterable[Row], name: str, across: str) -> Panel | None:
         return None
     lines = [Curve(way, sorted(line), [line[x] for x in sorted(line)]) for way, line in points.items()]
     return Panel(lines, across, "MiB of a training step", scale="linear")
+
+
+def _memory_table(rows: list[dict[str, Any]]) -> Table:
+    """A line for each step."""
+    table = new_table("member", "way", "layers", "tokens", "a step", "gradients", "process")
+    for row in rows:
+        sizes = ["" if row[name] is None else in_bytes(row[name]) for name in ("bytes", "gradients_bytes", "process_bytes")]
+        add_row(table, row["member"], row["way"], f"{row['layers']:,}", f"{row['length']:,}", *sizes)
+    for column in range(2, 7):
+        table.columns[column].justify = "right"
+    return table

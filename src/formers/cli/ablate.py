@@ -35,14 +35,14 @@ def ablate(
     """Train MEMBER as it is and without each of its parts, and tell what that costs. Nothing is saved but what is asked for."""
     check_file(out, (".png", ".svg"))
     check_file(page, (".md", ".markdown"))
-    from formers.bench.ablate import WORDS, cells, markdown, panels, settings_words
-    from formers.bench.ablate import ablate as run
+    from formers.experiments.ablate import WORDS, cells, markdown, panels, settings_words
+    from formers.experiments.ablate import ablate as run
     from formers.training.log import progress_bar
 
     with progress_bar("training") as tick:
         results = run(member, data, without or (), steps, seeds, parse_set(set_ or []), notice, tick)
     if out is not None:
-        from formers.inspect.bars import save_bars
+        from formers.inspect.draw.bars import save_bars
 
         wrote(save_bars(panels(results), out, f"Without one part each. {settings_words(results)} Dots are seeds."), json)
     if page is not None:
@@ -54,7 +54,7 @@ def ablate(
         return
     from rich.console import Console
 
-    from formers.inspect.tables import add_row, new_table
+    from formers.inspect.draw.tables import add_row, new_table
 
     titles, rows = cells(results)
     table = new_table(*titles, right=len(titles) - 1)

@@ -16,7 +16,7 @@ import typer
 import typer.main
 
 from formers import __version__
-from formers.cli import ablate, bench, compare, doctor, evaluate, explain, generate, members, play, serve, show, train
+from formers.cli import ablate, bench, compare, doctor, evaluate, explain, generate, members, play, reproduce, serve, show, train
 from formers.cli.verbosity import Verbs
 
 NAME = "formers"
@@ -25,7 +25,7 @@ COMPLETING = "_FORMERS_COMPLETE"
 FAILED = 1
 """Exit code of a check that failed, and of output that nobody reads."""
 USAGE = 2
-"""Exit code of a mistake that the user can mend."""
+"""Exit code of a mistake that the user can fix."""
 DIVERGED = 3
 """Exit code of a training whose loss stopped being a number."""
 STOPPED = 130
@@ -66,6 +66,7 @@ app.command("members")(members.members)
 app.command("explain")(explain.explain)
 app.add_typer(show.app, name="show")
 app.add_typer(bench.app, name="bench")
+app.add_typer(reproduce.app, name="reproduce")
 app.command("doctor")(doctor.doctor)
 
 

@@ -116,9 +116,9 @@ def _of_image(
 ) -> None:
     from formers.data.images.single import read_single
     from formers.generation.images import levels_of
-    from formers.inspect.image_attention import pixel_attention, shape_of
-    from formers.inspect.image_attention_page import save_image_attention_page
-    from formers.inspect.image_attention_pictures import pixel_attention_facts, save_pixel_attention
+    from formers.inspect.draw.image_attention import save_pixel_attention
+    from formers.inspect.draw.image_attention_page import save_image_attention_page
+    from formers.inspect.measure.image_attention import pixel_attention, pixel_attention_facts, shape_of
 
     page = out is not None and out.suffix.lower() == PAGE
     found = read_single(image, shape_of(model.spec), levels_of(model.spec))
@@ -135,8 +135,8 @@ def _of_image(
     elif out is None:
         from rich.console import Console
 
-        from formers.inspect.image_attention_pictures import draw_pixel_attention
-        from formers.inspect.terminal_images import colours_of
+        from formers.inspect.draw.image_attention import draw_pixel_attention
+        from formers.inspect.draw.terminal_images import colours_of
 
         console = Console()
         colours = colours_of() if console.is_terminal else "none"

@@ -53,9 +53,9 @@ def buckets(
         return
     from rich.console import Console
 
-    from formers.inspect.bucket_pictures import COLUMNS, columns_words, draw_buckets, layer_row
-    from formers.inspect.buckets import figures
-    from formers.inspect.tables import add_row, new_table
+    from formers.inspect.draw.buckets import COLUMNS, columns_words, draw_buckets, layer_row
+    from formers.inspect.draw.tables import add_row, new_table
+    from formers.inspect.measure.buckets import figures
 
     console = Console(highlight=False)
     console.print(draw_buckets(seen, layer, head, round_, console.width, console.encoding), soft_wrap=True)
@@ -88,7 +88,7 @@ def _tokens(model: Model, text: str | None, data: str | None, length: int | None
     from formers.core import FormersError
     from formers.data import open_text, token_stream
     from formers.generation import tokenizer_of
-    from formers.inspect.buckets import TOKENS
+    from formers.inspect.measure.buckets import TOKENS
 
     if (text is None) == (data is None):
         raise FormersError("something must be read, and one thing: give either --text or --data.")

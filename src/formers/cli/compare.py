@@ -71,7 +71,7 @@ def compare(
         wrote(page, json)
     if curves is not None:
         from formers.inspect import save_panels
-        from formers.inspect.learning import learning_panel
+        from formers.inspect.draw.losses import learning_panel
 
         budget = f"{minutes:g} minutes" if minutes is not None else f"{steps:,} steps"
         panel = learning_panel({row["variant"]: row["run"] for row in results["rows"]})
@@ -81,7 +81,8 @@ def compare(
         return
     from rich.console import Console
 
-    from formers.inspect.tables import add_row, in_bytes, new_table
+    from formers.inspect.draw.tables import add_row, new_table
+    from formers.inspect.measure.units import in_bytes
 
     figures = titles(results["rows"])
     table = new_table("", "parameters", *figures, speed(results["rows"])[0], "steps", "peak memory", right=4 + len(figures))
@@ -117,7 +118,7 @@ def _compare_agents(
         return
     from rich.console import Console
 
-    from formers.inspect.tables import add_row, new_table
+    from formers.inspect.draw.tables import add_row, new_table
 
     table = new_table(*TITLES, right=len(TITLES) - 1)
     for row in results["rows"]:

@@ -18,7 +18,8 @@ def doctor(
     if env is not None:
         _check_environment(env, json)
         return
-    from formers.inspect.doctor import complaints, describe, examine
+    from formers.inspect.draw.doctor import describe
+    from formers.inspect.measure.doctor import complaints, examine
 
     facts = examine()
     if json:

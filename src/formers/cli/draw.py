@@ -38,11 +38,12 @@ def draw(
     import torch
 
     from formers.core import FormersError
+    from formers.data.images.single import shape_of_set
     from formers.generation import sample_images
     from formers.generation.images import cells_of, image_shape, levels_of, prefix
-    from formers.inspect.images import grid, rows_with_titles, save_growing, save_png
-    from formers.inspect.nearest import nearest_picture
-    from formers.inspect.terminal_images import LiveImage
+    from formers.inspect.draw.images import grid, rows_with_titles, save_growing, save_png
+    from formers.inspect.draw.nearest import nearest_picture
+    from formers.inspect.draw.terminal_images import LiveImage
 
     spec = model.spec
     cells, levels = cells_of(spec), levels_of(spec)
@@ -56,13 +57,22 @@ def draw(
         raise FormersError("--nearest draws a second picture below the first: give --out with a name that ends in .png.")
     if spec.labels is not None and label is None:
         raise FormersError(f"the model is conditioned on {spec.labels} classes: give one with --class.")
+    if spec.encoder is not None and source is None:
+        height, width, channels = image_shape(spec.encoder)
+        raise FormersError(
+            f"the model is conditioned on a {cells.source} image of {height} x {width} x {channels}: give one with --source FILE."
+        )
     given = None if image is None else read_levels(image, shape, levels)
     mask = None if keep is None else kept(keep, raster.height, raster.width)
-    small = None
+    small, original = None, None
     if source is not None:
         if spec.encoder is None:
             raise FormersError("--source is for models that are conditioned on an image: leave it out.")
-        small = read_levels(source, image_shape(spec.encoder), levels)
+        if shape_of_set(source) == shape:
+            original = read_levels(source, shape, levels)
+            small = cells.source_images(original)
+        else:
+            small = read_levels(source, image_shape(spec.encoder), levels)
     if seed is None:
         seed = int(torch.randint(2**31, ()))
     with LiveImage(shape, levels, raster) as live:
@@ -84,7 +94,10 @@ def draw(
             rows["source"] = small.expand(samples, -1, -1, -1)
         if given is not None and mask is not None:
             rows["given"] = torch.where(mask[None, :, :, None], given, 0).expand(samples, -1, -1, -1)
-        picture = rows_with_titles({**rows, "samples": drawn.images}, levels) if rows else grid(drawn.images, levels)
+        rows["samples"] = drawn.images
+        if original is not None:
+            rows["original"] = original.expand(samples, -1, -1, -1)
+        picture = rows_with_titles(rows, levels) if len(rows) > 1 else grid(drawn.images, levels)
         wrote(save_png(out, picture), json)
     if json:
         dimensions = drawn.images[0].numel() if mask is None else drawn.images[0].numel() - int(mask.sum()) * shape[2]
@@ -141,7 +154,7 @@ def _on_terminal(images: Tensor, levels: int, shown: bool) -> None:
     import shutil
     import sys
 
-    from formers.inspect.terminal_images import colours_of, render
+    from formers.inspect.draw.terminal_images import colours_of, render
 
     if shown:
         return

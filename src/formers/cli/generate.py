@@ -40,7 +40,10 @@ def generate(
         str | None, typer.Option(metavar="FILE", help="Of images: complete this one; a file, or SET:NUMBER such as digits:7.")
     ] = None,
     keep: Annotated[str | None, typer.Option(help="What of --image is kept: top, bottom, left, right, or a number of rows.")] = None,
-    source: Annotated[str | None, typer.Option(metavar="FILE", help="Of images: the small or grey image to draw from.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Of images: the small or grey image to draw from, or SET:NUMBER, from which it is made."),
+    ] = None,
     nearest: Annotated[bool, typer.Option("--nearest", help="Of images: below each sample, the nearest training image.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Of images: write them to a .png, or to a .gif in which they grow.")

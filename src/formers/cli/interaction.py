@@ -34,9 +34,10 @@ def interaction(
     """Measure the sequential operations of MEMBERs and the shortest path between two tokens, and how both grow with the length."""
     check_file(out, (".png", ".svg"))
     from formers.family.variants import variant
-    from formers.inspect.curves import save_panels
-    from formers.inspect.interaction import LENGTHS, check_lengths, interaction_facts, interaction_panels, readers
-    from formers.inspect.interaction import interaction as measure
+    from formers.inspect.draw.curves import save_panels
+    from formers.inspect.draw.interaction import interaction_panels
+    from formers.inspect.measure.interaction import LENGTHS, check_lengths, interaction_facts, readers
+    from formers.inspect.measure.interaction import interaction as measure
     from formers.training.log import progress_bar
 
     lengths = tuple(length) if length else LENGTHS
@@ -56,8 +57,8 @@ def interaction(
         return
     from rich.console import Console
 
-    from formers.inspect.interaction import COLUMNS, words_of
-    from formers.inspect.tables import add_row, new_table
+    from formers.inspect.draw.interaction import COLUMNS, words_of
+    from formers.inspect.draw.tables import add_row, new_table
 
     table = new_table(*COLUMNS)
     for column in (1, 3, 4):

@@ -60,8 +60,8 @@ def context(
     """Draw the loss against the length of the context, and tell the relative effective context length of RUNS as a group."""
     check_file(out, (".png", ".svg"))
     from formers.inspect import context_facts, context_panels, context_words, draw_curves, run_contexts, save_panels
-    from formers.inspect.context import share_words
-    from formers.inspect.tables import add_row, new_table
+    from formers.inspect.draw.context_length import share_words
+    from formers.inspect.draw.tables import add_row, new_table
     from formers.training.log import progress_bar
 
     tops = top or [0.1, 0.5, 1.0]

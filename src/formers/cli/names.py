@@ -15,21 +15,27 @@ SOURCES = Path(__file__).parents[1]
 
 
 class Known(NamedTuple):
-    """A member: its presets and its options."""
+    """A member: what it is in a line, its presets and its options."""
 
+    about: str
     presets: list[str]
     options: list[str]
 
 
 def members() -> dict[str, Known]:
-    """The members, from the table in family/members.py, the signatures of the recipes that it names, and that of family/common.py."""
+    """The members, from the table in family/members.py, the signatures of its recipes, their sizes, and family/common.py."""
     recipes = {n.name: n for file in _files("family") for n in _nodes(file) if isinstance(n, ast.FunctionDef)}
+    sizes = _inherited([n for n in _nodes(SOURCES / "family" / "sizes.py") if isinstance(n, ast.ClassDef)])
+    common = recipes["adjusted"].args.kwonlyargs
     found = {}
     for key, value in _items(_table("members.py", "MEMBERS")):
-        recipe = recipes[_name(value.args[0])].args
-        given = (*recipe.posonlyargs, *recipe.args, *recipe.kwonlyargs, *recipes["adjusted"].args.kwonlyargs)
-        options = [argument.arg for argument in given]
-        found[key] = Known([name for name, _ in _items(value.args[1])], options)
+        recipe = recipes[_name(value.args[0])]
+        given = (*recipe.args.kwonlyargs, *common)
+        inner = [(each.arg, sizes.get(_name(each.annotation), [])) for each in given]
+        options = [name for argument, fields in inner for name in ([_name(field.target) for field in fields] or [argument])]
+        options[-len(common) : -len(common)] = [name for each in value.keywords if each.arg == "groups" for name, _ in _items(each.value)]
+        about = (ast.get_docstring(recipe) or "").partition("\n")[0]
+        found[key] = Known(about, [name for name, _ in _items(value.args[1])], list(dict.fromkeys(options)))
     return found
 
 
@@ -44,9 +50,7 @@ def patterns() -> dict[str, list[str]]:
     known = {"Pattern"}
     while more := {c.name for c in classes if c.name not in known and known & {_name(base) for base in c.bases}}:
         known |= more
-    fields = {c.name: _fields(c) for c in classes}
-    for c in classes:  # a base stands before what is made of it
-        fields[c.name] = [field for base in c.bases for field in fields.get(_name(base), [])] + fields[c.name]
+    fields = _inherited(classes)
     alone = [name for name in fields if name in known - {"Pattern"} and name[0] != "_" and not _mentions(fields[name], known)]
     return {_hyphened(name): [_name(field.target) for field in fields[name]] for name in alone}
 
@@ -91,6 +95,14 @@ def _name(node: Any) -> str:
 
 def _fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
     return [n for n in node.body if isinstance(n, ast.AnnAssign)]
+
+
+def _inherited(classes: list[ast.ClassDef]) -> dict[str, list[ast.AnnAssign]]:
+    """The fields of each class, those of its bases first; a base stands before its subclasses."""
+    found = {c.name: _fields(c) for c in classes}
+    for c in classes:
+        found[c.name] = [field for base in c.bases for field in found.get(_name(base), [])] + found[c.name]
+    return found
 
 
 def _mentions(fields: list[ast.AnnAssign], names: set[str]) -> bool:

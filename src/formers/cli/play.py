@@ -22,7 +22,7 @@ def play(
 ) -> None:
     """Let the agent of RUN play an episode, and draw it with the attention over the remembered past, by layer and head."""
     check_file(out, (".gif", ".html"))
-    from formers.inspect.episode import save_episode
+    from formers.inspect.draw.episode import save_episode
     from formers.rl import open_agent
     from formers.rl.play import play as run_episode
 

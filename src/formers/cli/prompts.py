@@ -30,7 +30,8 @@ class Prompt:
 
 def read_prompts(file: str) -> list[Prompt]:
     """The prompts of a file, or of standard input for "-": records if its name or its first line says so, else a text a line."""
-    from formers.data.records import is_records, read_record
+    from formers.data.files import is_records
+    from formers.data.records import read_record
 
     name = "standard input" if file == "-" else file
     lines = [(number, line.removeprefix("\ufeff")) for number, line in _lines(file, name)]  # a mark some editors begin a file with

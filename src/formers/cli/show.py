@@ -58,7 +58,8 @@ def pattern(
     """Draw who attends to whom: a row for each query, a mark for each key it sees; of an image also what one pixel sees on it."""
     from formers.core import FormersError
     from formers.inspect import draw_pattern, pattern_facts, save_pattern
-    from formers.inspect.pattern_images import draw_on_image, on_image_facts, pattern_or_member, save_on_image
+    from formers.inspect.draw.pattern_images import draw_on_image, save_on_image
+    from formers.inspect.measure.pattern_images import on_image_facts, pattern_or_member
 
     chosen, image = pattern_or_member(name, parse_set(set_ or []), None if size is None else parse_size(size))
     where = None if pixel is None else parse_pixel(pixel)

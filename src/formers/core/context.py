@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from formers.core.episodes import Episodes
 from formers.core.positions import Positions
 
-T = TypeVar("T")
 IGNORED = -100
 """The target that counts for no loss."""
 ENCODER = "encoder "
@@ -79,7 +78,7 @@ class _Inside(Watch):
 class Context:
     """What every sublayer of a forward pass needs beside its input: positions, padding, the source, and where results are gathered.
 
-    What only one kind of part needs travels in a side channel: a value of that part's own class, found by `channel`.
+    What only one kind of part needs travels in a side channel: a value of that part's own class, in `channels`.
     """
 
     positions: Positions
@@ -97,11 +96,7 @@ class Context:
     episodes: Episodes | None = None
     """The episode of each token, where rows hold several: no token sees another episode."""
     channels: dict[type, Any] = field(default_factory=dict)
-    """The side channels, by class."""
-
-    def channel(self, kind: type[T]) -> T | None:
-        """The side channel of a class; None where this pass has none."""
-        return self.channels.get(kind)
+    """The side channels by class: `channels.get(Taps)` is the `Taps` of this pass, or None."""
 
     def with_channels(self, *values: Any) -> Context:
         """The context with further side channels."""

@@ -16,7 +16,8 @@ class Sizes:
     head_dim: int
     value_dim: int
     length: int
-    steps: int
+    depth_steps: int
+    """The number of blocks that x passes through; a training step is something else."""
     dropout: float
     attention_dropout: float
     spread: float = 1.0
@@ -29,5 +30,5 @@ class Sizes:
     """Whether a token may depend only on earlier tokens; this also binds sublayers other than attention that mix positions."""
     source: int | None = None
     """The width of the encoder's output; None without an encoder."""
-    finals: tuple[tuple[int, ...], ...] = ()
+    final_widths: tuple[tuple[int, ...], ...] = ()
     """The widths of the encoder's final recurrent states, by layer."""

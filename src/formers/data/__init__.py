@@ -4,11 +4,12 @@ from formers.data.babi import open_stories, story
 from formers.data.batches import Batch, Batches, Graded, Language, LastWord, Masked, StepGraded
 from formers.data.bpe import BPE
 from formers.data.collate import Labelled, Pairs, Stories
-from formers.data.images import ImageData, ImageOptions, ImageSet, has_images, open_images
+from formers.data.images import ImageData, ImageOptions, ImageSet, open_images
 from formers.data.labelled import open_labelled
 from formers.data.lanes import Streams
 from formers.data.pairs import open_pairs
 from formers.data.reading import Reading
+from formers.data.registry import kind_of, open_data
 from formers.data.stream import read_text, token_stream
 from formers.data.text import Text, open_text
 from formers.data.tokenize import Bytes, Characters, Tokenizer
@@ -38,7 +39,8 @@ __all__ = [
     "Tokenizer",
     "Words",
     "find_tokenizer",
-    "has_images",
+    "kind_of",
+    "open_data",
     "open_images",
     "open_labelled",
     "open_pairs",

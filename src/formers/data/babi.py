@@ -30,8 +30,8 @@ from formers.data.text import fingerprint
 from formers.data.tokenize import Tokenizer
 from formers.data.words import Words
 
-CALLED = re.compile(r"qa(\d+)(?:_.*)?_(train|valid|test)\.txt(?:\.gz)?")
-"""How a file of stories is called: its task and its part."""
+STORY_FILE = re.compile(r"qa(\d+)(?:_.*)?_(train|valid|test)\.txt(?:\.gz)?")
+"""The name of a file of stories: its task and its part."""
 HELD_OUT = 10
 """Of so many stories the last one is held out, where no file is."""
 SENTENCE_END = re.compile(r"(?<=[.?!])\s+|\n")
@@ -73,14 +73,6 @@ class StoryData(NamedTuple):
     def widest(self) -> int:
         """The most words of a fact."""
         return max(len(fact.split()) for fact in self.facts(*self.parts))
-
-
-def has_stories(data: str | Path) -> bool:
-    """Whether `data` names bAbI or some of its tasks, or a file or folder that is called as its files are."""
-    name, place = str(data).partition(":")[0], _place(str(data))[0]
-    if name in STORIES and not Path(data).exists():
-        return True
-    return any(CALLED.fullmatch(file.name) for file in (place.iterdir() if place.is_dir() else [place] if place.is_file() else []))
 
 
 def open_stories(data: str | Path, reading: Reading = Reading(), labels: Sequence[str] | None = None) -> StoryData:
@@ -190,7 +182,7 @@ def story(text: str, tokenizer: Tokenizer | None, fact: int | None) -> Tensor:
     return encode(facts, tokenizer, fact)[None]
 
 
-def _place(data: str) -> tuple[Path, str]:
+def story_place(data: str) -> tuple[Path, str]:
     """The path of a file or folder, and the tasks that are named behind a colon."""
     folder, _, tasks = data.rpartition(":")
     if folder and re.fullmatch(r"[\d,-]+", tasks) and not Path(data).expanduser().exists():
@@ -200,7 +192,7 @@ def _place(data: str) -> tuple[Path, str]:
 
 def _settled(data: str) -> str:
     """What opens the same files from any folder."""
-    place, tasks = _place(data)
+    place, tasks = story_place(data)
     return resolved(place) + (f":{tasks}" if tasks else "")
 
 
@@ -227,12 +219,12 @@ def _named(data: str) -> dict[int, dict[str, Stretch]]:
 
 def _files(data: str) -> dict[int, dict[str, Stretch]]:
     """The files of a folder by task and part; or one file, whose part is to be learnt from whatever it is called."""
-    place, tasks = _place(data)
+    place, tasks = story_place(data)
     if place.is_file():
         return {_task(place): {"train": whole(data, place)}}
     found: dict[int, dict[str, Stretch]] = {}
     for file in sorted(place.iterdir()):
-        if called := CALLED.fullmatch(file.name):
+        if called := STORY_FILE.fullmatch(file.name):
             found.setdefault(int(called[1]), {})[called[2]] = whole(file.name, file)
     chosen = _tasks(data, tasks, sorted(found)) if tasks else tuple(sorted(found))
     for task in chosen:
@@ -243,7 +235,7 @@ def _files(data: str) -> dict[int, dict[str, Stretch]]:
 
 def _task(path: Path) -> int:
     """The task that a file's name says it belongs to."""
-    called = CALLED.fullmatch(path.name)
+    called = STORY_FILE.fullmatch(path.name)
     return int(called[1]) if called else 0
 
 

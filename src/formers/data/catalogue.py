@@ -17,6 +17,10 @@ MNIST = ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googl
 WIKITEXT = ("https://wikitext.smerity.com", "https://s3.amazonaws.com/research.metamind.io/wikitext")
 
 
+Kind = Literal["text", "pairs", "labels", "stories", "passages", "images", "task", "vectors"]
+"""What data are made of; `task` and `vectors` are the two forms of an exercise."""
+
+
 class Package(NamedTuple):
     """One thing to fetch: the files in it with their sums, where from, under which names it may lie about, and its own sum if known."""
 
@@ -51,7 +55,7 @@ class Images(NamedTuple):
 
 
 def _large(name: str, pin: str, archive: str, packed: tuple[str, ...] = ()) -> Named:
-    """100 million bytes, parted 90 / 5 / 5 as the literature does."""
+    """100 million bytes, split 90 / 5 / 5 as in the literature."""
     package = Package({name: pin}, (f"http://mattmahoney.net/dc/{name}.zip",), (f"{name}.zip", *packed), archive)
     cuts = {"train": (name, 0, 90_000_000), "valid": (name, 90_000_000, 95_000_000), "test": (name, 95_000_000, 100_000_000)}
     return Named((package,), cuts)
@@ -220,12 +224,26 @@ STORIES = ("babi", "babi-10k")
 NAMES = (*SETS, *IMAGE_NAMES, PAIRS, *STORIES, NUMBERS, STDLIB)
 TASKS = ("copy", "reverse", "addition", "parity", "logic", "sort", "recall", "retrieval", "agreement", "duplication")
 """The exercises of data/tasks, which are drawn: `task:` before the name."""
+NAMED: dict[str, Kind] = {STDLIB: "text", NUMBERS: "pairs", PAIRS: "pairs", **dict.fromkeys(STORIES, "stories")}
+"""The kind of each named set that is not in SETS or IMAGES."""
+SCHEMES: dict[str, Kind] = {"task": "task", PAIRS: "pairs", **dict.fromkeys(STORIES, "stories")}
+"""The kind of data by what stands before a colon, as in task:copy."""
 OFFERED = (*NAMES, *(f"task:{name}" for name in TASKS))
 """What a TAB offers as data."""
 TOKENS = {
     **dict.fromkeys(NAMES, "bytes"), PAIRS: "bpe", NUMBERS: "bpe",
     **dict.fromkeys(("ptb", "wikitext-2", "wikitext-103", *STORIES), "words"),
 }  # fmt: skip
+
+
+def named_kind(name: str) -> Kind | None:
+    """The kind of a named set, or of data with a scheme; None of files."""
+    if name in SETS:
+        return SETS[name].kind
+    if name in IMAGE_NAMES or name in IMAGES:
+        return "images"
+    scheme, colon, _ = name.partition(":")
+    return NAMED.get(name) or (SCHEMES.get(scheme) if colon else None)
 
 
 def default_tokens(data: object, words: bool) -> str:

@@ -169,6 +169,11 @@ def suffix(path: str | Path) -> str:
     return Path(str(path).removesuffix(".gz")).suffix.lower()
 
 
+def is_records(path: str | Path) -> bool:
+    """Whether a file's name says that it holds JSON records."""
+    return suffix(path) == ".jsonl"
+
+
 def walk(root: Path, left_out: set[str] | None = None) -> list[Path]:
     """The files of a folder and its folders, without hidden folders and those left out."""
     found = []

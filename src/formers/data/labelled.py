@@ -7,10 +7,10 @@ from pathlib import Path
 
 from formers.core import FormersError
 from formers.data.examples import Examples, part_by_hash, told
-from formers.data.files import Parts, one_file, resolved, suffix, whole
+from formers.data.files import Parts, is_records, one_file, resolved, suffix, whole
 from formers.data.numbers import Two
 from formers.data.reading import Reading
-from formers.data.records import first_record, is_records, lines, records
+from formers.data.records import first_record, lines, records
 from formers.data.text import fingerprint
 
 COLUMNS = {
@@ -20,11 +20,9 @@ COLUMNS = {
 """What the cells of a header may be called."""
 
 
-def is_labelled(data: str | Path) -> bool:
-    """Whether a file is one of labelled texts: a .tsv, or a .jsonl whose first record has a label."""
-    if not Path(data).expanduser().is_file():
-        return False
-    return suffix(data) == ".tsv" or (is_records(data) and "label" in first_record(str(data), one_file(data)))
+def has_label(name: str) -> bool:
+    """Whether the first record of a .jsonl file has a label."""
+    return "label" in first_record(name, one_file(name))
 
 
 def open_labelled(data: str | Path, reading: Reading = Reading(), labels: tuple[str, ...] | None = None) -> Examples:
@@ -33,7 +31,7 @@ def open_labelled(data: str | Path, reading: Reading = Reading(), labels: tuple[
     The classes are the labels that occur, sorted, or `labels`, which must hold them all.
     """
     name = str(data)
-    if not is_labelled(name):
+    if not Path(name).expanduser().is_file() or not (suffix(name) == ".tsv" or (is_records(name) and has_label(name))):
         raise FormersError(
             f"{name} has no labels: give a .tsv file with text, tab, label a line, or a .jsonl file with the fields text and label."
         )

@@ -10,10 +10,10 @@ from formers.core import FormersError
 from formers.data.catalogue import LANGUAGES, MULTI30K_FILES, MULTI30K_PARTS, NAMES, NUMBERS, PAIRS
 from formers.data.download import fetch
 from formers.data.examples import Examples, part_by_hash, told
-from formers.data.files import Parts, listed, one_file, parallel, resolved, suffix, whole
+from formers.data.files import Parts, is_records, listed, one_file, parallel, resolved, suffix, whole
 from formers.data.numbers import RANGE, Two, number_pairs
 from formers.data.reading import Reading
-from formers.data.records import first_record, is_records, lines, records
+from formers.data.records import first_record, lines, records
 from formers.data.text import fingerprint
 from formers.data.tokenize import Tokenizer
 

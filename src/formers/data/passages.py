@@ -1,8 +1,9 @@
-"""Passages whose last word is to be told: named sets for testing only."""
+"""Passages whose last word is to be predicted: named sets for testing only."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from formers.data.catalogue import SETS
 from formers.data.files import Parts
@@ -10,13 +11,17 @@ from formers.data.records import records
 from formers.data.text import fingerprint, named_files
 
 
-def has_passages(data: str | Path) -> bool:
-    """Whether `data` names a set of passages."""
-    return str(data) in SETS and SETS[str(data)].kind == "passages"
+class Passages(NamedTuple):
+    """Passages by part."""
+
+    parts: Parts[list[str]]
+    about: str
+    fingerprint: str
+    source: str
 
 
-def open_passages(data: str | Path) -> tuple[Parts[list[str]], str, str]:
-    """The passages of a named set by part, how they were parted, and their fingerprint."""
+def open_passages(data: str | Path) -> Passages:
+    """The passages of a named set, split as published."""
     name = str(data)
     files, sums = named_files(name)
     parts = {
@@ -24,4 +29,4 @@ def open_passages(data: str | Path) -> tuple[Parts[list[str]], str, str]:
         for part, (file, _, _) in SETS[name].parts.items()
     }
     counts = ", ".join(f"{len(texts):,} passages of {part}" for part, texts in parts.items())
-    return Parts(parts, name), f"{name}, {counts}, as published", fingerprint(sorted(sums.values()))
+    return Passages(Parts(parts, name), f"{name}, {counts}, as published", fingerprint(sorted(sums.values())), name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from formers.core import FormersError
-from formers.data.files import Stretch, suffix, whole
+from formers.data.files import Stretch, whole
 
 _OFFER = "set invalid=replace or invalid=skip"
 HANDLERS = {"refuse": "strict", "replace": "replace", "skip": "ignore"}
@@ -58,11 +58,6 @@ def records(name: str, path: Path, fields: tuple[str, ...], invalid: str) -> Ite
 def first_record(name: str, path: Path) -> dict[str, Any]:
     """The first record of a JSON-lines file; empty where there is none."""
     return next((read_record(name, number, line) for number, line in lines(name, path, "replace")), {})
-
-
-def is_records(path: str | Path) -> bool:
-    """Whether a file's name says that it holds JSON records."""
-    return suffix(path) == ".jsonl"
 
 
 def read_record(name: str, number: int, line: str) -> dict[str, Any]:

@@ -22,10 +22,10 @@ from formers.data.bpe import SAMPLE, recut
 from formers.data.cache import Sink, key_of, made
 from formers.data.catalogue import IMAGE_NAMES, IMAGES, NUMBERS, PAIRS, SETS, STDLIB
 from formers.data.download import fetch
-from formers.data.files import Parts, Stretch, listed, resolved, walk, whole
+from formers.data.files import Parts, Stretch, is_records, listed, resolved, walk, whole
 from formers.data.progress import Progress
 from formers.data.reading import Reading
-from formers.data.records import decoded, is_records, records
+from formers.data.records import decoded, records
 
 HELD_OUT = 0.05
 """The share of a text that is kept for validation."""

@@ -48,7 +48,7 @@ class DepthModule(nn.Module):
             x, state = checkpointed(block, x, context, past, step)
         else:
             x, state = block(x, context, past, step)
-        taps = context.channel(Taps)
+        taps: Taps | None = context.channels.get(Taps)
         if taps is not None:
             taps.note(step, x)
         return x, state

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from formers.attention.lsh import LSH, with_rounds
 from formers.core import FormersError, Part
 from formers.data import Batches, Language, Streams
 from formers.memory import Carry, NoMemory, Recurrence
@@ -83,7 +84,7 @@ class Protocol(Part):
         if isinstance(spec.score, Relative) and self.clamp != spec.score.clamp:
             spec = spec.replace(score=spec.score.replace(clamp=self.clamp))
         if self.rounds is not None:
-            spec = spec.replace(attention=spec.attention.with_rounds(self.rounds))
+            spec = spec.replace(attention=with_rounds(spec.attention, self.rounds))
         if self.kind != "memory":
             return spec
         if _has_fixed_state(spec):
@@ -161,7 +162,7 @@ def _refuse(asked: Protocol, kind: Kind, spec: Spec) -> None:
         raise FormersError(
             f"clamp={asked.clamp} limits relative distances, and {name} has no relative positions: leave it out, or use transformer-xl."
         )
-    if asked.rounds is not None and spec.attention.with_rounds(1) == spec.attention == spec.attention.with_rounds(2):
+    if asked.rounds is not None and not any(isinstance(kind, LSH) for kind in spec.attention.kinds):
         raise FormersError(f"rounds={asked.rounds} is for LSH attention, and {name} has none: leave it out, or use reformer.")
     if kind != "segments" and not spec.head.generates:
         raise FormersError(f"the protocol {kind} is for models that predict the next token, and {name} does not: use segments.")

@@ -10,6 +10,7 @@ from formers.core import FormersError
 from formers.depth import Stacked
 from formers.depth.halting import Bias, Epsilon, Price
 from formers.family.parts import residual
+from formers.family.sizes import MemberSizes
 from formers.feedforward import NoFeedForward
 from formers.heads import LanguageModel, Tag
 from formers.memory import Carry, NoMemory
@@ -40,18 +41,15 @@ def act_rnn(
     classes: PositiveInt | None = None,
     places: PositiveInt = 1,
     cell: Cell = "tanh",
-    dim: PositiveInt = 128,
+    sizes: MemberSizes = MemberSizes(length=32),
     layers: PositiveInt = 1,
     steps: PositiveInt = 20,
     act: Literal["graves", "t2t", "none"] = "graves",
     halt_epsilon: Epsilon = 0.01,
     ponder: Price = 0.01,
     halt_bias: Bias = 1.0,
-    length: PositiveInt = 32,
-    dropout: float = 0.0,
     norm: str = "bare",
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """A recurrent cell that takes up to `steps` steps for each input: a tagger of vectors, or with `vocab` a language model."""
     if classes is None and vocab is None and features is None:
@@ -62,8 +60,7 @@ def act_rnn(
         raise FormersError(f"places={places} is the number of classes a position has, and without classes it has none: give classes.")
     writes = classes is None
     return Spec(
-        name="act-rnn", vocab=vocab, features=features, dim=dim, heads=1, length=length, dropout=dropout,
-        embedding_scale=embedding_scale, position=NoPosition(),
+        name="act-rnn", vocab=vocab, features=features, heads=1, **sizes.fields, position=NoPosition(),
         pattern=Causal(), attention=Pondering(cell=cell, steps=steps, epsilon=halt_epsilon, ponder=ponder, bias=halt_bias, act=act),
         memory=Carry() if writes else NoMemory(), residual=residual(norm), depth=Stacked(layers=layers), feedforward=NoFeedForward(),
         head=LanguageModel(tied=tied) if classes is None else Tag(classes=classes, places=places),

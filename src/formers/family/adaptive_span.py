@@ -13,7 +13,7 @@ from formers.attention import DotProduct
 from formers.core import FormersError
 from formers.depth import Stacked
 from formers.family.parts import residual
-from formers.feedforward import Dense
+from formers.family.sizes import TransformerSizes
 from formers.heads import LanguageModel
 from formers.memory import Recurrence
 from formers.model import Spec
@@ -41,13 +41,7 @@ TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 2e-3}, "base": _PAP
 def adaptive_span(
     *,
     vocab: PositiveInt,
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    layers: PositiveInt = 4,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 128,
+    sizes: TransformerSizes = TransformerSizes(length=128),
     span: PositiveInt = 512,
     ramp: PositiveInt = 32,
     span_penalty: NonNegativeFloat = 2e-6,
@@ -55,12 +49,7 @@ def adaptive_span(
     dynamic: bool = False,
     fixed: bool = False,
     memory: PositiveInt | None = None,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    norm: str = "pre",
-    activation: str = "gelu",
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """Every head sees as far back as it has learnt to, `span` tokens at the most, the token itself not among them.
 
@@ -79,10 +68,8 @@ def adaptive_span(
     else:
         score = Span(span=span, ramp=ramp, penalty=span_penalty, init=init or 0.0)
     return Spec(
-        name="adaptive-span", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
-        embedding_scale=embedding_scale,
-        attention_dropout=attention_dropout, position=NoPosition(), pattern=Local(window=span, include_self=False),
+        name="adaptive-span", vocab=vocab, **sizes.fields, position=NoPosition(), pattern=Local(window=span, include_self=False),
         attention=DotProduct(bias=False), score=score, memory=Recurrence(length=span if memory is None else memory),
-        residual=residual(norm), depth=Stacked(layers=layers), feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        residual=residual(sizes.norm), depth=Stacked(layers=sizes.layers), feedforward=sizes.feedforward,
         head=LanguageModel(tied=tied),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from formers.core import FormersError
 from formers.depth import Stacked
 from formers.family.parts import position as positions
 from formers.family.parts import residual
-from formers.feedforward import Dense
+from formers.family.sizes import TransformerSizes
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.model import Spec
 from formers.patterns import BigBird, Causal, Globals, Pattern
@@ -39,26 +39,15 @@ def bigbird(
     classes: PositiveInt | None = None,
     pool: str = "mean",
     decoder_layers: NonNegativeInt = 0,
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    layers: PositiveInt = 4,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 1024,
+    sizes: TransformerSizes = TransformerSizes(length=1024, dropout=0.1),
     block: PositiveInt = 32,
     window: PositiveInt = 3,
     global_blocks: NonNegativeInt | None = None,
     random_blocks: NonNegativeInt = 3,
     extra: NonNegativeInt = 0,
     pattern_seed: int = 0,
-    dropout: float = 0.1,
-    attention_dropout: float = 0.0,
-    norm: str = "pre",
     position: str = "sinusoidal",
-    activation: str = "gelu",
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """An encoder of long rows over window, global and random blocks: masked language model, classifier, or encoder-decoder.
 
@@ -71,11 +60,10 @@ def bigbird(
     blocks = (0 if extra else 2) if global_blocks is None else global_blocks
     pattern: Pattern = BigBird(block=block, window=window, global_blocks=blocks, random_blocks=random_blocks, seed=pattern_seed)
     common: dict[str, Any] = dict(
-        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
-        attention_dropout=attention_dropout, embedding_scale=embedding_scale, position=positions(position), residual=residual(norm),
-        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        **sizes.fields, position=positions(position), residual=residual(sizes.norm), feedforward=sizes.feedforward,
     )  # fmt: skip
-    reads: dict[str, Any] = dict(pattern=Globals(tokens=extra) | pattern if extra else pattern, extra=extra, depth=Stacked(layers=layers))
+    seen = Globals(tokens=extra) | pattern if extra else pattern
+    reads: dict[str, Any] = dict(pattern=seen, extra=extra, depth=Stacked(layers=sizes.layers))
     if not decoder_layers:
         head = MaskedLM(tied=tied) if classes is None else Classify(classes=classes, pool=pool)
         return Spec(name="bigbird", vocab=vocab, features=features, head=head, **reads, **common)

@@ -13,7 +13,7 @@ from formers.core import FormersError
 from formers.depth import Stacked
 from formers.family.parts import position as positions
 from formers.family.parts import residual
-from formers.feedforward import Dense
+from formers.family.sizes import TransformerSizes
 from formers.heads import Auxiliary, LanguageModel
 from formers.model import Spec
 from formers.patterns import Causal
@@ -40,24 +40,13 @@ EVALUATION: dict[str, dict[str, Any]] = {"base": {"kind": "sliding"}, "t12": {"k
 def character_transformer(
     *,
     vocab: PositiveInt,
-    dim: PositiveInt = 64,
-    heads: PositiveInt = 2,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    layers: PositiveInt = 12,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 128,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
+    sizes: TransformerSizes = TransformerSizes(dim=64, length=128, heads=2, activation="relu", layers=12),
     activation_dropout: float = 0.0,
-    norm: str = "pre",
     position: str = "per-layer",
-    activation: str = "relu",
     auxiliary: bool = True,
     intermediate: Literal["cut-off", "decay", "constant", "none"] | None = None,
     targets: PositiveInt | None = None,
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """A deep decoder that learns in every layer: positions are told to each, and each predicts the next tokens while it is young.
 
@@ -69,10 +58,8 @@ def character_transformer(
         raise FormersError(f"{name}={value} is of the auxiliary losses, and auxiliary=false has none: leave one of them out.")
     plain = LanguageModel(tied=tied)
     return Spec(
-        name="character-transformer", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
-        dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale, position=positions(position),
-        pattern=Causal(), residual=residual(norm),
-        depth=Stacked(layers=layers),
-        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation, dropout=activation_dropout),
+        name="character-transformer", vocab=vocab, **sizes.fields, position=positions(position), pattern=Causal(),
+        residual=residual(sizes.norm), depth=Stacked(layers=sizes.layers),
+        feedforward=sizes.feedforward.replace(dropout=activation_dropout),
         head=Auxiliary(tied=tied, intermediate=intermediate or "cut-off", targets=targets or 2) if auxiliary else plain,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from formers.attention import DotProduct
 from formers.core import FormersError
 from formers.depth import Stacked
 from formers.family.parts import words
+from formers.family.sizes import AttentionSizes
 from formers.feedforward import Dense
 from formers.memory import Recurrence
 from formers.model import Spec
@@ -29,13 +30,8 @@ TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 2e-3}}
 def gtrxl(
     *,
     vocab: PositiveInt,
-    dim: PositiveInt = 64,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
+    sizes: AttentionSizes = AttentionSizes(dim=64, length=64, activation="relu"),
     layers: PositiveInt = 2,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 64,
     memory: int = 64,
     memory_start: Literal["empty", "zeros"] = "empty",
     gate: Kind | None = None,
@@ -44,13 +40,9 @@ def gtrxl(
     same_length: bool = True,
     clamp: PositiveInt | None = None,
     untied: bool = True,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    activation: str = "relu",
     tied: bool = True,
     cutoffs: tuple[PositiveInt, ...] | None = None,
     division: PositiveInt = 1,
-    embedding_scale: str = "input",
 ) -> Spec:
     """Every step sees exactly the last `memory` steps, itself among them; gate="sum" is TrXL-I, and norm="post" is TrXL.
 
@@ -62,12 +54,11 @@ def gtrxl(
             f"memory={memory} shows every step nothing, not even itself: give memory=1 for a policy without memory, or more."
         )
     return Spec(
-        name="gtrxl", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
-        embedding_scale=embedding_scale, attention_dropout=attention_dropout, position=NoPosition(),
+        name="gtrxl", vocab=vocab, **sizes.fields, position=NoPosition(),
         pattern=Local(window=memory) if same_length else Causal(), attention=DotProduct(bias=False),
         score=Relative(clamp=clamp, untied=untied), memory=Recurrence(length=memory, start=memory_start),
         residual=_residual(norm, gate, gate_bias), depth=Stacked(layers=layers),
-        feedforward=Dense(hidden=hidden or 2 * dim, activation=activation), head=words(vocab, cutoffs, division, tied),
+        feedforward=Dense(hidden=sizes.hidden or 2 * sizes.dim, activation=sizes.activation), head=words(vocab, cutoffs, division, tied),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from formers.core import FormersError, Raster
 from formers.depth import Stacked
 from formers.family.images import HeadWord, image_parts
 from formers.family.parts import residual
-from formers.feedforward import Dense
+from formers.family.sizes import TransformerSizes
 from formers.heads import NoHead
 from formers.heads.pixels import Levels
 from formers.inputs import ChannelValues, Pixels
@@ -70,20 +70,10 @@ def image_transformer(
     labels: PositiveInt | None = None,
     factor: PositiveInt | None = None,
     encoder_layers: PositiveInt = 2,
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    layers: PositiveInt = 4,
-    hidden: PositiveInt | None = None,
+    sizes: TransformerSizes = TransformerSizes(dropout=0.3, activation="relu", norm="post"),
     length: PositiveInt | None = None,
-    dropout: float = 0.3,
-    attention_dropout: float = 0.0,
-    norm: str = "post",
     position: Literal["sinusoidal", "learned"] = "sinusoidal",
-    activation: str = "relu",
     attention_bias: bool = False,
-    embedding_scale: str = "input",
 ) -> Spec:
     """A model of images of height x width pixels, each channel with `levels` levels (also called `vocab`), 256 unless given.
 
@@ -103,9 +93,7 @@ def image_transformer(
             f"channels={channels}: leave length out."
         )
     common: dict[str, Any] = dict(
-        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, dropout=dropout, attention_dropout=attention_dropout,
-        embedding_scale=embedding_scale, attention=DotProduct(bias=attention_bias), residual=residual(norm),
-        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        **sizes.fields, attention=DotProduct(bias=attention_bias), residual=residual(sizes.norm), feedforward=sizes.feedforward,
     )  # fmt: skip
     encoder = None
     if condition == "small" or condition == "grey":  # mypy narrows these
@@ -114,14 +102,14 @@ def image_transformer(
         raster: Raster = source["image"]
         way_in = Pixels(shifted=False) if head == "mixture" else ChannelValues(channels=shape[2], shifted=False)
         encoder = Spec(
-            name="image-transformer's encoder", **common, **{**source, "input": way_in, "head": NoHead()},
+            name="image-transformer's encoder", **{**common, **source, "input": way_in, "head": NoHead()},
             position=ImagePosition(raster=raster, form=position), pattern=Full(), depth=Stacked(layers=encoder_layers),
         )  # fmt: skip
     elif factor is not None:
         raise FormersError(f"factor={factor} scales the image of condition=small, and condition={condition}: leave factor out.")
     return Spec(
-        name="image-transformer", **common, **parts, labels=labels, position=ImagePosition(raster=parts["image"], form=position),
-        pattern=pattern, depth=Stacked(layers=layers), encoder=encoder,
+        name="image-transformer", **{**common, **parts}, labels=labels, position=ImagePosition(raster=parts["image"], form=position),
+        pattern=pattern, depth=Stacked(layers=sizes.layers), encoder=encoder,
     )  # fmt: skip
 
 

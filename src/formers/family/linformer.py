@@ -13,7 +13,7 @@ from formers.attention import LowRank
 from formers.depth import Stacked
 from formers.family.parts import position as positions
 from formers.family.parts import residual
-from formers.feedforward import Dense
+from formers.family.sizes import TransformerSizes
 from formers.heads import Classify, MaskedLM
 from formers.model import Spec
 from formers.patterns import Full
@@ -38,33 +38,21 @@ def linformer(
     features: PositiveInt | None = None,
     classes: PositiveInt | None = None,
     pool: str = "mean",
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    layers: PositiveInt = 4,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 256,
+    sizes: TransformerSizes = TransformerSizes(dropout=0.1),
     rank: PositiveInt | None = None,
     sharing: Literal["none", "headwise", "key-value", "layerwise"] = "layerwise",
     projection: Literal["linear", "mean", "conv"] = "linear",
-    dropout: float = 0.1,
-    attention_dropout: float = 0.0,
-    norm: str = "pre",
     position: str = "sinusoidal",
-    activation: str = "gelu",
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """An encoder of linear cost: `rank` projected keys instead of all; a masked language model, or with `classes` a classifier.
 
     The rank is 64 unless given, or the length where that is less: a share of the length would make the cost quadratic again.
     """
     return Spec(
-        name="linformer", vocab=vocab, features=features, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
-        dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
-        attention=LowRank(rank=rank or min(64, length), sharing=sharing, projection=projection),
-        position=positions(position), pattern=Full(), residual=residual(norm), depth=Stacked(layers=layers),
-        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        name="linformer", vocab=vocab, features=features, **sizes.fields,
+        attention=LowRank(rank=rank or min(64, sizes.length), sharing=sharing, projection=projection),
+        position=positions(position), pattern=Full(), residual=residual(sizes.norm), depth=Stacked(layers=sizes.layers),
+        feedforward=sizes.feedforward,
         head=MaskedLM(tied=tied) if classes is None else Classify(classes=classes, pool=pool),
     )  # fmt: skip

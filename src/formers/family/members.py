@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
@@ -27,6 +28,7 @@ from formers.family import (
     word_window,
 )
 from formers.family.common import adjusted
+from formers.family.sizes import default_sizes, option_parameters
 from formers.model import Model, Spec, build
 
 COMMON = {name: each for name, each in inspect.signature(adjusted).parameters.items() if each.kind is each.KEYWORD_ONLY}
@@ -34,21 +36,25 @@ COMMON = {name: each for name, each in inspect.signature(adjusted).parameters.it
 
 
 class Member(NamedTuple):
-    """A named recipe, its presets (name to options), and how its paper trains and judges it."""
+    """A named recipe, its presets (name to options), and how its paper trains and evaluates it."""
 
     recipe: Callable[..., Spec]
     presets: Mapping[str, Mapping[str, Any]]
     training: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     """By preset, "" where none is chosen: settings, or `row_tokens` for a batch of so many tokens, whatever the length of its rows."""
     evaluation: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-    """By preset: how its paper reads a text to judge it, as options of training's `Protocol`."""
+    """By preset: how its paper reads a text to evaluate it, as options of training's `Protocol`."""
     never: Mapping[str, str] = MappingProxyType({})
     """Options that people look for and that the member cannot have, each with the sentence that says why."""
+    groups: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+    """Options that set several others: by option and word, the values of the others. The first word is the default and sets none. Where
+    one of the others is given as well, that value is used."""
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        """The sizes and choices that the recipe takes, by name, and behind them those that every member has."""
-        return {**inspect.signature(self.recipe).parameters, **COMMON}
+        """The options by name: those of the recipe, those that set several others, and those that every member has."""
+        groups = {option: _choice(option, list(words)) for option, words in self.groups.items()}
+        return {**option_parameters(self.recipe), **groups, **COMMON}
 
     @property
     def options(self) -> list[str]:
@@ -57,10 +63,25 @@ class Member(NamedTuple):
 
     def spec(self, what: str, options: Mapping[str, Any]) -> Spec:
         """The spec of options, which are checked; a sentence about a wrong one begins with `what`."""
-        kinds = {**get_type_hints(self.recipe, include_extras=True), **get_type_hints(adjusted, include_extras=True)}
+        options = self._ungrouped(what, options)
+        own, sizes = get_type_hints(self.recipe, include_extras=True), default_sizes(self.recipe)
+        shared = {} if sizes is None else get_type_hints(type(sizes[1]), include_extras=True)
+        kinds = {**get_type_hints(adjusted, include_extras=True), **shared, **own}
         given = {option: checked(f"{what} {option}", kinds[option], value) for option, value in options.items()}
         common = {option: given.pop(option) for option in COMMON if option in given}
+        if sizes is not None:
+            name, default = sizes
+            given[name] = replace(default, **{option: given.pop(option) for option in list(given) if option not in own})
         return adjusted(self.recipe(**given), **common)
+
+    def _ungrouped(self, what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options with each that sets several others replaced by those that are not given."""
+        for option, words in self.groups.items():
+            word = options.get(option, next(iter(words)))
+            if not isinstance(word, str) or word not in words:
+                raise FormersError(f"{what} {option}={word!r}: {nearest(word, words)}")
+            options = {**words[word], **{name: value for name, value in options.items() if name != option}}
+        return options
 
 
 MEMBERS: dict[str, Member] = {
@@ -110,6 +131,7 @@ MEMBERS: dict[str, Member] = {
             "wmt": reformer.WMT,
         },
         reformer.TRAINING,
+        groups={"convention": reformer.CONVENTIONS},
     ),
     "rnn": Member(recurrent.rnn, {"base": recurrent.MEDIUM, "large": recurrent.LARGE}, recurrent.TRAINING),
     "seq2seq": Member(seq2seq.seq2seq, {}, seq2seq.TRAINING),
@@ -126,6 +148,12 @@ MEMBERS: dict[str, Member] = {
         never=universal_transformer.NEVER,
     ),
 }
+
+
+def _choice(option: str, words: list[str]) -> inspect.Parameter:
+    """The parameter of an option that takes one of some words, the first unless given."""
+    kind = f"Literal[{', '.join(map(repr, words))}]"
+    return inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=words[0], annotation=kind)
 
 
 def members() -> list[str]:

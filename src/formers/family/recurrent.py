@@ -8,6 +8,7 @@ from pydantic import PositiveInt
 
 from formers.depth import Stacked
 from formers.family.parts import residual, words
+from formers.family.sizes import MemberSizes
 from formers.feedforward import NoFeedForward
 from formers.memory import Carry
 from formers.model import Spec
@@ -31,20 +32,16 @@ def rnn(
     *,
     vocab: PositiveInt,
     cell: Cell = "lstm",
-    dim: PositiveInt = 256,
+    sizes: MemberSizes = MemberSizes(dim=256, length=128),
     layers: PositiveInt = 2,
-    length: PositiveInt = 128,
-    dropout: float = 0.0,
     norm: str = "bare",
     tied: bool = True,
     cutoffs: tuple[PositiveInt, ...] | None = None,
     division: PositiveInt = 1,
-    embedding_scale: str = "input",
 ) -> Spec:
     """A token sees all that was read before it, through the states of `layers` cells, which go on from segment to segment."""
     return Spec(
-        name="rnn", vocab=vocab, dim=dim, heads=1, length=length, dropout=dropout,
-        embedding_scale=embedding_scale, position=NoPosition(), pattern=Causal(),
+        name="rnn", vocab=vocab, heads=1, **sizes.fields, position=NoPosition(), pattern=Causal(),
         attention=Recurrent(cell=cell), memory=Carry(), residual=residual(norm), depth=Stacked(layers=layers),
         feedforward=NoFeedForward(), head=words(vocab, cutoffs, division, tied),
     )  # fmt: skip

@@ -1,10 +1,9 @@
 """The Reformer (Kitaev et al., 2020): LSH attention, reversible layers and chunking, for long rows in little memory.
 
 Ours is the paper's: keys are queries of length 1, a pair that meets in several rounds counts once, and a query sees its own bucket only.
-Behind that norm no scale is left unless `scaled`: so have it the authors' code and transformers (docs/reformer-claims.md shows why).
-With whole buckets (reach "bucket", the default) nothing later changes anything earlier; reach "chunk" is the paper's. The codes of others
-by their options: `reach="chunk", across_buckets=True, duplicates=True, wrap="rounds", key_epsilon=1e-6` is the LSH attention of trax and
-transformers, whose model has `ends="concat", tied=False`; with `scaled=True` and no `key_epsilon` it is reformer-pytorch's.
+Scores of these unit keys are not scaled unless `scaled`, as in the authors' code and transformers (docs/reformer-claims.md shows why).
+With whole buckets (reach "bucket", the default) nothing later changes anything earlier; reach "chunk" is the paper's. The option
+`convention` sets what the code of others does differently: `CONVENTIONS`.
 
 Equations E90-E98; docs/reformer.md.
 """
@@ -20,12 +19,29 @@ from formers.core import FormersError
 from formers.depth import Stacked
 from formers.family.parts import position as positions
 from formers.family.parts import residual
-from formers.feedforward import Chunked, Dense
+from formers.family.sizes import TransformerSizes
+from formers.feedforward import Chunked
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.model import Spec
 from formers.patterns import Alternate, Blocks, Causal, Full, Local, Pattern
 from formers.position import Axial, Position
 from formers.residual import Residual, Reversible
+
+_TRAX_MODEL: dict[str, Any] = {
+    "reach": "chunk", "across_buckets": True, "duplicates": True, "itself": "alone", "wrap": "rounds", "scaled": False,
+    "key_epsilon": 1e-6, "ends": "concat", "tied": False, "embedding_scale": "none", "norm_epsilon": 1e-6,
+}  # fmt: skip
+CONVENTIONS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "trax": _TRAX_MODEL,
+    "transformers": {**_TRAX_MODEL, "norm_epsilon": 1e-12},
+    "lucidrains": {
+        "reach": "chunk", "across_buckets": True, "duplicates": True, "itself": "alone", "wrap": "rounds", "scaled": True,
+        "key_epsilon": 0.0, "ends": "mean", "tied": False, "embedding_scale": "none", "norm_epsilon": 1e-5,
+    },
+}  # fmt: skip
+"""The values of `convention`: the paper as ours has it (the defaults), the authors' code (trax), the Reformer of transformers, and
+reformer-pytorch (lucidrains). docs/reformer.md compares them."""
 
 # The paper's enwik8-64K (section 5): 12 layers, 1.19 bits per byte after 20,000 steps. It names neither chunk nor rounds for it:
 # the chunk is ours, and 8 rounds came near full attention (figure 4). The slices of feed-forward and loss change no number.
@@ -39,9 +55,7 @@ ABLATION: dict[str, Any] = {**ENWIK8, "layers": 3, "dropout": 0.0}
 # conventions. The public weights of transformers have these sizes, and 4 rounds.
 TRAX: dict[str, Any] = {
     **ENWIK8, "head_dim": 128, "attention": ("local", "local", "lsh", "local"), "local_chunk": 128, "chunk": 256, "buckets": 512,
-    "rounds": 2, "across_buckets": True, "duplicates": True, "wrap": "rounds", "scaled": False, "ends": "concat", "tied": False,
-    "embedding_scale": "none", "key_epsilon": 1e-6, "norm_epsilon": 1e-6, "shape": (128, 512), "dims": (256, 768), "dropout": 0.2,
-    "attention_dropout": 0.2,
+    "rounds": 2, "convention": "trax", "shape": (128, 512), "dims": (256, 768), "dropout": 0.2, "attention_dropout": 0.2,
 }  # fmt: skip
 # Its images of 64 x 64 pixels as rows of 12,288 bytes (trax, reformer_imagenet64.gin). There positions have three axes, here a row and a
 # place in it.
@@ -84,13 +98,7 @@ def reformer(
     pool: str = "mean",
     causal: bool | None = None,
     decoder_layers: NonNegativeInt = 0,
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    layers: PositiveInt = 4,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 512,
+    sizes: TransformerSizes = TransformerSizes(length=512, norm="reversible"),
     attention: Annotated[tuple[Word, ...], BeforeValidator(listed)] = ("lsh",),
     rounds: PositiveInt = 2,
     evaluation_rounds: PositiveInt | None = None,
@@ -107,16 +115,11 @@ def reformer(
     local_chunk: PositiveInt | None = None,
     ff_chunk: PositiveInt | None = 2048,
     loss_chunk: PositiveInt | None = None,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    norm: str = "reversible",
     ends: Literal["mean", "concat", "sum"] | None = None,
     position: str = "axial",
     shape: tuple[PositiveInt, PositiveInt] | None = None,
     dims: tuple[PositiveInt, PositiveInt] | None = None,
-    activation: str = "gelu",
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """LSH attention in reversible layers: a language model, an encoder (causal=False, or with `classes`), or with `decoder_layers` both.
 
@@ -130,25 +133,24 @@ def reformer(
         raise FormersError(f"{given} and decoder_layers={decoder_layers} are two things to do: give one of them.")
     if not attention:
         raise FormersError("attention=[] leaves layers without any: name at least one, as in attention=lsh or attention=local,lsh.")
-    chunk = chunk or min(64, length)
+    chunk = chunk or min(64, sizes.length)
     lsh = LSH(
         rounds=rounds, chunk=chunk, buckets=buckets, reach=reach, duplicates=duplicates, across_buckets=across_buckets, itself=itself,
         wrap=wrap, scaled=scaled, evaluation_rounds=evaluation_rounds, seed=hash_seed, key_epsilon=key_epsilon,
     )  # fmt: skip
     plain = DotProduct(bias=False)
     kinds: dict[str, Attention] = {"lsh": lsh, "local": plain, "full": SharedQK(scaled=scaled, key_epsilon=key_epsilon), "separate": plain}
-    everything, near = whom(causal, local_chunk or chunk)
+    everything, near = visibility(causal, local_chunk or chunk)
     seen = [near if word == "local" else everything for word in attention]
     common: dict[str, Any] = dict(
-        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout, attention_dropout=attention_dropout,
-        embedding_scale=embedding_scale, position=placed(position, shape, dims), residual=joined(norm, ends),
-        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation)
+        **sizes.fields, position=position_part(position, shape, dims), residual=residual_part(sizes.norm, ends),
+        feedforward=sizes.feedforward
         if ff_chunk is None
-        else Chunked(hidden=hidden or 4 * dim, activation=activation, chunk=ff_chunk),
+        else Chunked(hidden=sizes.hidden_dim, activation=sizes.activation, chunk=ff_chunk),
     )  # fmt: skip
     reads: dict[str, Any] = dict(
         attention=kinds[attention[0]] if len(set(attention)) == 1 else ByLayer(*(kinds[word] for word in attention)),
-        pattern=seen[0] if len(set(seen)) == 1 else Alternate(*seen), depth=Stacked(layers=layers),
+        pattern=seen[0] if len(set(seen)) == 1 else Alternate(*seen), depth=Stacked(layers=sizes.layers),
     )  # fmt: skip
     if not decoder_layers:
         head = LanguageModel if causal else MaskedLM
@@ -160,15 +162,15 @@ def reformer(
     return Spec(name="reformer", vocab=vocab, encoder=encoder, head=LanguageModel(tied=tied, chunk=loss_chunk), **writes, **common)
 
 
-def whom(causal: bool, chunk: int) -> tuple[Pattern, Pattern]:
-    """Whom a token sees in a layer over everything, and in a local one: the own chunk of positions and the one before, or those near."""
+def visibility(causal: bool, chunk: int) -> tuple[Pattern, Pattern]:
+    """The patterns of a layer over all pairs and of a local one (the own chunk of positions and the one before, or a window around)."""
     if causal:
         return Causal(), Blocks(query=chunk, memory=chunk)
     return Full(), Local(window=chunk, causal=False)
 
 
-def placed(word: str, shape: tuple[int, int] | None, dims: tuple[int, int] | None) -> Position:
-    """The positions of a word, axial ones of a shape."""
+def position_part(word: str, shape: tuple[int, int] | None, dims: tuple[int, int] | None) -> Position:
+    """The position part of a word; "axial" with a shape."""
     if word == "axial":
         return Axial(shape=shape, dims=dims)
     for name, value in (("shape", shape), ("dims", dims)):
@@ -177,8 +179,8 @@ def placed(word: str, shape: tuple[int, int] | None, dims: tuple[int, int] | Non
     return positions(word)
 
 
-def joined(word: str, ends: Literal["mean", "concat", "sum"] | None) -> Residual:
-    """The residual of a word, a reversible one with its end."""
+def residual_part(word: str, ends: Literal["mean", "concat", "sum"] | None) -> Residual:
+    """The residual part of a word; "reversible" with how its two streams end."""
     if ends is None:
         return residual(word)
     if word != "reversible":

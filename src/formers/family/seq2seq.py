@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import PositiveInt
 
 from formers.depth import Stacked
+from formers.family.sizes import MemberSizes
 from formers.feedforward import NoFeedForward
 from formers.heads import LanguageModel, NoHead
 from formers.model import Spec
@@ -28,22 +29,18 @@ def seq2seq(
     *,
     vocab: PositiveInt,
     source_vocab: PositiveInt | None = None,
-    dim: PositiveInt = 128,
+    sizes: MemberSizes = MemberSizes(length=128, dropout=0.1),
     layers: PositiveInt = 1,
     cell: Cell = "lstm",
     alignment: Literal["none", "additive", "multiplicative", "dot", "general"] = "additive",
     feeding: bool = True,
     bidirectional: bool = True,
-    length: PositiveInt = 128,
-    dropout: float = 0.1,
     label_smoothing: float = 0.0,
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """Recurrent layers read a source, others write a target and look at it as `alignment` says; "none" starts from its last state alone."""
     common: dict[str, Any] = dict(
-        dim=dim, heads=1, length=length, dropout=dropout,
-        embedding_scale=embedding_scale, position=NoPosition(), residual=Bare(), feedforward=NoFeedForward(),
+        heads=1, **sizes.fields, position=NoPosition(), residual=Bare(), feedforward=NoFeedForward(),
     )  # fmt: skip
     encoder = Spec(
         name="seq2seq's encoder", vocab=source_vocab, attention=Recurrent(cell=cell, direction="both" if bidirectional else "forward"),

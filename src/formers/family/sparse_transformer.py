@@ -10,13 +10,14 @@ Equations E80-E89; docs/sparse-transformer.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import PositiveInt
 
 from formers.core import FormersError
 from formers.depth import Stacked
-from formers.feedforward import Dense
+from formers.family.sizes import AttentionSizes
 from formers.heads import LanguageModel
 from formers.model import Spec
 from formers.patterns import Alternate, Fixed, Pattern, PerHead, Strided
@@ -47,15 +48,9 @@ TRAINING = {"": {"batch": 8, "learning_rate": 4e-3, "weight_decay": 0.01}, **dic
 def sparse_transformer(
     *,
     vocab: PositiveInt,
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
+    sizes: AttentionSizes = AttentionSizes(embedding_scale="none", activation="gelu-sigmoid"),
     layers: PositiveInt = 4,
-    hidden: PositiveInt | None = None,
     length: PositiveInt | None = None,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
     pattern: Literal["strided", "fixed"] | None = None,
     stride: PositiveInt | None = None,
     summary: PositiveInt | None = None,
@@ -64,8 +59,6 @@ def sparse_transformer(
     height: PositiveInt | None = None,
     width: PositiveInt | None = None,
     channels: PositiveInt = 1,
-    activation: str = "gelu-sigmoid",
-    embedding_scale: str = "none",
 ) -> Spec:
     """Factorised attention, fixed for text and strided for images (where `width` is given) unless `pattern` says otherwise.
 
@@ -79,7 +72,7 @@ def sparse_transformer(
     if pattern == "fixed":
         summary = summary or max(1, stride // 8)
         # Heads that look at distinct sub-blocks were better (section 4.3). Where each head has one part, half of them look at summaries.
-        looking = heads // 2 if use == "heads" else heads
+        looking = sizes.heads // 2 if use == "heads" else sizes.heads
         factorised = Fixed(stride=stride, summary=summary, subblocks=subblocks or max(1, min(looking, stride // summary)))
     elif summary or subblocks:
         name, value = ("summary", summary) if summary else ("subblocks", subblocks)
@@ -87,11 +80,10 @@ def sparse_transformer(
     if width is None and (height is not None or channels > 1):
         raise FormersError(f"height={height} and channels={channels} are of an image, which has a width: give width, too.")
     return Spec(
-        name="sparse-transformer", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
-        dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale, initialisation="fan-in",
+        name="sparse-transformer", vocab=vocab, **replace(sizes, length=length).fields, initialisation="fan-in",
         position=Grid(width=stride) if width is None else Grid(width=width, height=height, channels=channels),
-        pattern=spread(factorised, use, heads), residual=PreNorm(), depth=Stacked(layers=layers),
-        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation), head=LanguageModel(tied=False),
+        pattern=spread(factorised, use, sizes.heads), residual=PreNorm(), depth=Stacked(layers=layers),
+        feedforward=sizes.feedforward, head=LanguageModel(tied=False),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from formers.depth import Stacked
 from formers.family.parts import position as positions
 from formers.family.parts import residual, tokens_or, words
-from formers.feedforward import Dense
+from formers.family.sizes import TransformerSizes
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.model import Spec
 from formers.patterns import Causal, Full
@@ -35,28 +35,16 @@ def transformer(
     *,
     vocab: PositiveInt,
     source_vocab: PositiveInt | None = None,
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    layers: PositiveInt = 3,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 128,
-    dropout: float = 0.1,
-    attention_dropout: float = 0.0,
-    norm: str = "post",
+    sizes: TransformerSizes = TransformerSizes(length=128, dropout=0.1, activation="relu", layers=3, norm="post"),
     position: str = "sinusoidal",
     offset: NonNegativeInt = 0,
-    activation: str = "relu",
     label_smoothing: float = 0.1,
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """The encoder-decoder: reads a source, writes a target. Without source_vocab both sides share one vocabulary and embedding."""
     common: dict[str, Any] = dict(
-        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
-        attention_dropout=attention_dropout, embedding_scale=embedding_scale, position=positions(position, offset), residual=residual(norm),
-        depth=Stacked(layers=layers), feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        **sizes.fields, position=positions(position, offset), residual=residual(sizes.norm), depth=Stacked(layers=sizes.layers),
+        feedforward=sizes.feedforward,
     )  # fmt: skip
     encoder = Spec(name="transformer's encoder", vocab=source_vocab, pattern=Full(), head=NoHead(), **common)
     head = LanguageModel(tied=tied, label_smoothing=label_smoothing)
@@ -70,29 +58,16 @@ def encoder(
     fact: PositiveInt | None = None,
     classes: PositiveInt | None = None,
     pool: str = "mean",
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    layers: PositiveInt = 4,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 256,
-    dropout: float = 0.1,
-    attention_dropout: float = 0.0,
-    norm: str = "pre",
+    sizes: TransformerSizes = TransformerSizes(dropout=0.1),
     position: str = "sinusoidal",
     offset: NonNegativeInt = 0,
-    activation: str = "gelu",
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """The encoder alone: a masked language model, or with `classes` a classifier of whole sequences, with `fact` of stories."""
     return Spec(
-        name="encoder", vocab=vocab, features=features, input=tokens_or(features, fact),
-        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim,
-        length=length, dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
-        position=positions(position, offset), pattern=Full(), residual=residual(norm), depth=Stacked(layers=layers),
-        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        name="encoder", vocab=vocab, features=features, input=tokens_or(features, fact), **sizes.fields,
+        position=positions(position, offset), pattern=Full(), residual=residual(sizes.norm), depth=Stacked(layers=sizes.layers),
+        feedforward=sizes.feedforward,
         head=MaskedLM(tied=tied) if classes is None else Classify(classes=classes, pool=pool),
     )  # fmt: skip
 
@@ -100,31 +75,19 @@ def encoder(
 def decoder(
     *,
     vocab: PositiveInt,
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    layers: PositiveInt = 4,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 256,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    norm: str = "pre",
+    sizes: TransformerSizes = TransformerSizes(),
     position: str = "sinusoidal",
     offset: NonNegativeInt = 0,
-    activation: str = "gelu",
     label_smoothing: float = 0.0,
     tied: bool = True,
-    embedding_scale: str = "input",
     cutoffs: tuple[PositiveInt, ...] | None = None,
     division: PositiveInt = 1,
     loss_chunk: PositiveInt | None = None,
 ) -> Spec:
     """The decoder alone: a language model that predicts each token from those before it."""
     return Spec(
-        name="decoder", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length,
-        dropout=dropout, attention_dropout=attention_dropout, embedding_scale=embedding_scale,
-        position=positions(position, offset), pattern=Causal(), residual=residual(norm), depth=Stacked(layers=layers),
-        feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        name="decoder", vocab=vocab, **sizes.fields,
+        position=positions(position, offset), pattern=Causal(), residual=residual(sizes.norm), depth=Stacked(layers=sizes.layers),
+        feedforward=sizes.feedforward,
         head=words(vocab, cutoffs, division, tied, label_smoothing, loss_chunk),
     )  # fmt: skip

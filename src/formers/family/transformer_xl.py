@@ -10,7 +10,7 @@ from formers.attention import DotProduct
 from formers.core import FormersError
 from formers.depth import Stacked
 from formers.family.parts import residual, words
-from formers.feedforward import Dense
+from formers.family.sizes import TransformerSizes
 from formers.memory import Recurrence
 from formers.model import Spec
 from formers.patterns import Causal, Local
@@ -54,35 +54,23 @@ EVALUATION: dict[str, dict[str, Any]] = {
 def transformer_xl(
     *,
     vocab: PositiveInt,
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    layers: PositiveInt = 4,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 128,
+    sizes: TransformerSizes = TransformerSizes(length=128),
     memory: NonNegativeInt = 128,
     memory_start: Literal["empty", "zeros"] = "empty",
     clamp: PositiveInt | None = None,
     same_length: bool = False,
     untied: bool = False,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
-    norm: str = "pre",
-    activation: str = "gelu",
     tied: bool = True,
     cutoffs: tuple[PositiveInt, ...] | None = None,
     division: PositiveInt = 1,
-    embedding_scale: str = "input",
 ) -> Spec:
     """Every token sees its segment up to itself and the `memory` tokens before it; with same_length exactly the last `memory` tokens."""
     if same_length and not memory:
         raise FormersError("same_length=True shows every token the last memory=0 tokens, none at all: give memory at least 1.")
     return Spec(
-        name="transformer-xl", vocab=vocab, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,
-        embedding_scale=embedding_scale,
-        attention_dropout=attention_dropout, position=NoPosition(), pattern=Local(window=memory) if same_length else Causal(),
+        name="transformer-xl", vocab=vocab, **sizes.fields, position=NoPosition(),
+        pattern=Local(window=memory) if same_length else Causal(),
         attention=DotProduct(bias=False), score=Relative(clamp=clamp, untied=untied), memory=Recurrence(length=memory, start=memory_start),
-        residual=residual(norm), depth=Stacked(layers=layers), feedforward=Dense(hidden=hidden or 4 * dim, activation=activation),
+        residual=residual(sizes.norm), depth=Stacked(layers=sizes.layers), feedforward=sizes.feedforward,
         head=words(vocab, cutoffs, division, tied),
     )  # fmt: skip

@@ -17,6 +17,7 @@ from formers.depth import Adaptive, Depth, Shared
 from formers.depth.halting import Bias, Epsilon, Price
 from formers.family.parts import position as positions
 from formers.family.parts import residual, tokens_or
+from formers.family.sizes import AttentionSizes
 from formers.feedforward import Dense, SeparableConv
 from formers.heads import Classify, LanguageModel, MaskedLM, NoHead
 from formers.memory import NoMemory, Recurrence
@@ -60,12 +61,7 @@ def universal_transformer(
     causal: bool | None = None,
     steps: PositiveInt = 6,
     decoder_steps: NonNegativeInt = 0,
-    dim: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    head_dim: PositiveInt | None = None,
-    value_dim: PositiveInt | None = None,
-    hidden: PositiveInt | None = None,
-    length: PositiveInt = 256,
+    sizes: AttentionSizes = AttentionSizes(activation="relu"),
     transition: Literal["dense", "conv"] = "dense",
     act: Literal["none", "graves", "t2t"] = "none",
     halt_epsilon: Epsilon = HALTING["halt_epsilon"],
@@ -76,13 +72,9 @@ def universal_transformer(
     offset: NonNegativeInt = 0,
     memory: NonNegativeInt | None = None,
     clamp: PositiveInt | None = None,
-    dropout: float = 0.0,
-    attention_dropout: float = 0.0,
     norm: str = "post",
-    activation: str = "relu",
     label_smoothing: float = 0.0,
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """One block in depth: a language model, an encoder (causal=False or `classes`, with `fact` of stories), or with `decoder_steps` both.
 
@@ -109,10 +101,9 @@ def universal_transformer(
 
     kind = Dense if transition == "dense" else SeparableConv
     common: dict[str, Any] = dict(
-        dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout, attention_dropout=attention_dropout,
-        embedding_scale=embedding_scale, position=coordinates(position, step_signal, offset, not relative),
+        **sizes.fields, position=coordinates(position, step_signal, offset, not relative),
         score=Relative(clamp=clamp) if relative else NoScore(), memory=NoMemory() if memory is None else Recurrence(length=memory),
-        residual=residual(norm), feedforward=kind(hidden=hidden or 4 * dim, activation=activation),
+        residual=residual(norm), feedforward=kind(hidden=sizes.hidden_dim, activation=sizes.activation),
     )  # fmt: skip
     if decoder_steps:
         encoder = Spec(

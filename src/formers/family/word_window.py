@@ -9,6 +9,7 @@ from pydantic import PositiveInt
 from formers.core import FormersError
 from formers.depth import Stacked
 from formers.family.parts import residual
+from formers.family.sizes import MemberSizes
 from formers.feedforward import NoFeedForward
 from formers.heads import Classify, Head, LanguageModel, MaskedLM
 from formers.model import Spec
@@ -23,17 +24,14 @@ def word_window(
     *,
     vocab: PositiveInt,
     window: PositiveInt = 2,
-    dim: PositiveInt = 128,
+    sizes: MemberSizes = MemberSizes(),
     layers: PositiveInt = 4,
-    length: PositiveInt = 256,
-    dropout: float = 0.0,
     norm: str = "bare",
     activation: Literal["relu", "gelu", "tanh"] = "relu",
     causal: bool = True,
     classes: PositiveInt | None = None,
     pool: str = "mean",
     tied: bool = True,
-    embedding_scale: str = "input",
 ) -> Spec:
     """A language model that sees the last layers * window tokens; with causal=False a masked one that sees as many to either side.
 
@@ -46,8 +44,7 @@ def word_window(
     if classes is None and pool != "mean":
         raise FormersError(f"pool={pool} is of a classifier, and without classes there is none: give classes, or leave it out.")
     return Spec(
-        name="word-window", vocab=vocab, dim=dim, heads=1, length=length, dropout=dropout,
-        embedding_scale=embedding_scale, position=NoPosition(),
+        name="word-window", vocab=vocab, heads=1, **sizes.fields, position=NoPosition(),
         pattern=Full() if ahead else Causal(), attention=Window(window=window, activation=activation), residual=residual(norm),
         depth=Stacked(layers=layers), feedforward=NoFeedForward(), head=head,
     )  # fmt: skip

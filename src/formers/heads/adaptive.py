@@ -27,7 +27,7 @@ from torch._subclasses import FakeTensor
 from torch.nn import functional as F
 
 from formers.core import FormersError, Sizes
-from formers.heads.base import Embeds, Head, HeadModule, check_targets, mask_targets, mean, target_error, token_cross_entropy
+from formers.heads.base import EmbeddingTables, Head, HeadModule, check_targets, mask_targets, mean, target_error, token_cross_entropy
 
 FULL = 16_384
 """Up to so many words one softmax over all of them is as good."""
@@ -111,7 +111,7 @@ class AdaptiveHead(HeadModule):
         self.projections = nn.ParameterList([torch.randn(dim, width) * dim**-0.5 for _, width in shapes[:own]])
 
     def forward(
-        self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None
+        self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """The log-probabilities (batch, length, vocab) without targets; with targets their loss, and no logits."""
         if targets is None:
@@ -119,7 +119,7 @@ class AdaptiveHead(HeadModule):
         targets = mask_targets(targets, mask)
         return None, {"cross_entropy": mean(self.token_losses(hidden, embedding, targets), targets)}
 
-    def log_probabilities(self, hidden: Tensor, embedding: Embeds) -> Tensor:
+    def log_probabilities(self, hidden: Tensor, embedding: EmbeddingTables) -> Tensor:
         """log p of every word, (..., vocab)."""
         frequent = self.edges[1]
         first = _float(self._logits(0, hidden, embedding)).log_softmax(dim=-1)
@@ -129,7 +129,7 @@ class AdaptiveHead(HeadModule):
             found.append(first[..., frequent + i - 1, None] + within)  # E55
         return torch.cat(found, dim=-1)
 
-    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor) -> Tensor:
         check_targets(targets, hidden.shape[:-1])
         flat, goal = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
         first, frequent = goal, self.edges[1]
@@ -146,7 +146,7 @@ class AdaptiveHead(HeadModule):
             nats = nats.index_add(0, rows, within.to(nats.dtype))  # E55
         return nats.view(targets.shape)
 
-    def _logits(self, i: int, hidden: Tensor, embedding: Embeds) -> Tensor:
+    def _logits(self, i: int, hidden: Tensor, embedding: EmbeddingTables) -> Tensor:
         """The scores of the words of a cluster; of the first, those of the other clusters behind them."""
         start, stop = self.edges[i], self.edges[i + 1]
         if self.divided:

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from typing_extensions import Self
 
 from formers.core import IGNORED, FormersError, Sizes, compact
-from formers.heads.base import AuxiliaryModule, Embeds, Head
+from formers.heads.base import AuxiliaryModule, EmbeddingTables, Head
 from formers.heads.language import LanguageModel
 
 SCHEDULES: dict[str, Callable[[Tensor, float], Tensor]] = {
@@ -61,7 +61,7 @@ class Auxiliary(LanguageModel):
 
     def build_auxiliary(self, sizes: Sizes, vocab: int | None) -> AuxiliaryModule | None:
         assert vocab is not None
-        layers = sizes.steps - 1 if self.intermediate != "none" else 0
+        layers = sizes.depth_steps - 1 if self.intermediate != "none" else 0
         return AuxiliaryLosses(self, sizes, vocab, layers) if layers or self.targets > 1 else None
 
     def deployed(self) -> Head:
@@ -74,11 +74,11 @@ class AuxiliaryLosses(AuxiliaryModule):
     def __init__(self, head: Auxiliary, sizes: Sizes, vocab: int, layers: int) -> None:
         super().__init__()
         self.intermediate, self.targets, self.future_weight = head.intermediate, head.targets, head.future_weight
-        self.last = sizes.steps
-        self.ends = [layer / (2 * sizes.steps) for layer in range(1, layers + 1)]
+        self.last = sizes.depth_steps
+        self.ends = [layer / (2 * sizes.depth_steps) for layer in range(1, layers + 1)]
         """The share of the training that each intermediate layer contributes for."""
         wanted = [(layer, 1) for layer in range(1, layers + 1)]
-        wanted += [(layer, target) for layer in (*range(1, layers + 1), sizes.steps) for target in range(2, head.targets + 1)]
+        wanted += [(layer, target) for layer in (*range(1, layers + 1), sizes.depth_steps) for target in range(2, head.targets + 1)]
         classifier = LanguageModel(tied=False, label_smoothing=head.label_smoothing, chunk=head.chunk, bias=head.bias)
         self.classifiers = nn.ModuleDict({_name(*which): classifier.build(sizes, vocab, 1.0) for which in sorted(wanted)})
 
@@ -89,7 +89,7 @@ class AuxiliaryLosses(AuxiliaryModule):
         return tuple(step for step, end in enumerate(ends) if self.intermediate == "constant" or progress < end)
 
     def forward(
-        self, hidden: Tensor, taps: dict[int, Tensor], embedding: Embeds, targets: Tensor, mask: Tensor | None, progress: float
+        self, hidden: Tensor, taps: dict[int, Tensor], embedding: EmbeddingTables, targets: Tensor, mask: Tensor | None, progress: float
     ) -> dict[str, Tensor]:
         goals = [future(targets, ahead, mask) for ahead in range(self.targets)]
         kind = torch.promote_types(hidden.dtype, torch.float32)  # a loss is at least float32

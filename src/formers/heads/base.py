@@ -19,7 +19,7 @@ def mask_targets(targets: Tensor, mask: Tensor | None) -> Tensor:
     return targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.dim() - mask.dim())), IGNORED)
 
 
-class Embeds(Protocol):
+class EmbeddingTables(Protocol):
     """What embeds the tokens, as far as a head that shares its weights needs to know."""
 
     weight: Tensor | None
@@ -34,7 +34,7 @@ class HeadModule(nn.Module):
     """Turns hidden states into logits and losses; the term that evaluation reports is called `cross_entropy`, in nats per target."""
 
     def forward(
-        self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None
+        self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Logits and named losses of hidden (batch, length, dim), given what embeds the tokens, targets, and real tokens."""
         if targets is not None:
@@ -45,7 +45,7 @@ class HeadModule(nn.Module):
         """The value (batch, length) of the state at each position, for agents; None where there is none."""
         return None
 
-    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor) -> Tensor:
         """The loss (batch, length) of each target of hidden (batch, length, dim), 0 where it is -100."""
         raise FormersError(f"a {type(self).__name__} does not predict tokens one by one: use the head of a language model.")
 
@@ -58,7 +58,7 @@ class AuxiliaryModule(nn.Module):
         return ()
 
     def forward(
-        self, hidden: Tensor, taps: dict[int, Tensor], embedding: Embeds, targets: Tensor, mask: Tensor | None, progress: float
+        self, hidden: Tensor, taps: dict[int, Tensor], embedding: EmbeddingTables, targets: Tensor, mask: Tensor | None, progress: float
     ) -> dict[str, Tensor]:
         """Named losses of the last hidden states (batch, length, dim) and of the outputs of the steps it has asked for."""
         return {}
@@ -110,6 +110,12 @@ class Head(Slot):
 
 class NoHead(Head):
     """Hidden states alone, as an encoder gives them to a decoder."""
+
+
+def scored(products: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Logits (..., vocab) of the products of hidden states with a table: times the scale, and with the bias of each token."""
+    logits = products * scale if scale != 1.0 else products
+    return logits if bias is None else logits + bias.to(logits.dtype)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from formers.core import IGNORED
 from formers.core.chunks import in_chunks
-from formers.heads.base import check_targets, mean, target_error, token_cross_entropy
+from formers.heads.base import check_targets, mean, scored, target_error, token_cross_entropy
 
 
 def chunked_cross_entropy(
@@ -52,12 +52,6 @@ def chunked_token_cross_entropy(
         return token_cross_entropy(scored(F.linear(few, weight), bias, scale), goal, smoothing)
 
     return in_chunks(nats, (hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)), chunk).view(targets.shape)
-
-
-def scored(products: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """Logits (..., vocab) of the products of hidden states with a table: times the scale, and with the bias of each token."""
-    logits = products * scale if scale != 1.0 else products
-    return logits if bias is None else logits + bias.to(logits.dtype)
 
 
 class _Loss(torch.autograd.Function):

@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from formers.core import Sizes
-from formers.heads.base import Embeds, Head, HeadModule, cross_entropy
+from formers.heads.base import EmbeddingTables, Head, HeadModule, cross_entropy
 
 
 class Classify(Head):
@@ -36,7 +36,9 @@ class ClassHead(HeadModule):
         self.pool = pool
         self.out = nn.Linear(dim, classes)
 
-    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         if mask is None:
             pooled = hidden.mean(dim=1) if self.pool == "mean" else hidden[:, 0 if self.pool == "first" else -1]
         else:

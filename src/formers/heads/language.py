@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import Sizes
-from formers.heads.base import Embeds, Head, HeadModule, cross_entropy, mask_targets, token_cross_entropy
-from formers.heads.chunked import chunked_cross_entropy, chunked_token_cross_entropy, scored
+from formers.heads.base import EmbeddingTables, Head, HeadModule, cross_entropy, mask_targets, scored, token_cross_entropy
+from formers.heads.chunked import chunked_cross_entropy, chunked_token_cross_entropy
 
 
 class LanguageModel(Head):
@@ -68,7 +68,7 @@ class TokenHead(HeadModule):
         self.smoothing, self.chunk = part.label_smoothing, part.chunk
 
     def forward(
-        self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None
+        self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Logits (batch, length, vocab), and with targets their loss; with targets and a chunk the loss alone."""
         if targets is None:
@@ -80,16 +80,16 @@ class TokenHead(HeadModule):
         logits = self._logits(hidden, embedding)
         return logits, {"cross_entropy": cross_entropy(logits, targets, smoothing)}
 
-    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor) -> Tensor:
         if self.chunk is not None:
             return chunked_token_cross_entropy(hidden, self._table(embedding), targets, self.scale, 0.0, self.chunk, self.bias)
         return token_cross_entropy(self._logits(hidden, embedding), targets)
 
-    def _table(self, embedding: Embeds) -> Tensor:
+    def _table(self, embedding: EmbeddingTables) -> Tensor:
         """The matrix (vocab, dim) that logits are made with."""
         weight = embedding.weight if self.weight is None else self.weight
         assert weight is not None
         return weight
 
-    def _logits(self, hidden: Tensor, embedding: Embeds) -> Tensor:
+    def _logits(self, hidden: Tensor, embedding: EmbeddingTables) -> Tensor:
         return scored(F.linear(hidden, self._table(embedding)), self.bias, self.scale)  # E16

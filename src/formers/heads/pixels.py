@@ -16,7 +16,17 @@ from torch.nn import functional as F
 
 from formers.core import IGNORED, Sizes
 from formers.core.compiler import concrete
-from formers.heads.base import Embeds, Head, HeadModule, check_targets, cross_entropy, mask_targets, mean, target_error, token_cross_entropy
+from formers.heads.base import (
+    EmbeddingTables,
+    Head,
+    HeadModule,
+    check_targets,
+    cross_entropy,
+    mask_targets,
+    mean,
+    target_error,
+    token_cross_entropy,
+)
 from formers.heads.logistics import Logistics, numbers
 
 Levels = Annotated[int, Field(ge=2, le=65536)]
@@ -93,12 +103,14 @@ class CategoricalHead(_Projected):
     def __init__(self, sizes: Sizes, levels: int, bias: bool) -> None:
         super().__init__(sizes, levels, bias)
 
-    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits (batch, cells, levels), and with targets their loss; targets at positions that are not real do not count."""
         logits = self.project(hidden)
         return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, mask_targets(targets, mask))}
 
-    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor) -> Tensor:
         return token_cross_entropy(self.project(hidden), targets)
 
 
@@ -109,7 +121,9 @@ class MixtureHead(_Projected):
         super().__init__(sizes, numbers(part.mixtures, part.channels), part.bias)
         self.part = part
 
-    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Numbers (batch, pixels, ...), and with targets the mean nats of a channel value; pixels that are not real do not count."""
         given = self.project(hidden)
         if targets is None:
@@ -118,7 +132,7 @@ class MixtureHead(_Projected):
         whole = _whole(targets)
         return given, {"cross_entropy": mean(self._nats(given, targets), whole) / self.part.channels}
 
-    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor) -> Tensor:
         """The loss (batch, pixels) of each whole pixel, 0 where it does not count."""
         return self._nats(self.project(hidden), targets)
 

@@ -21,7 +21,7 @@ from typing_extensions import Self
 
 from formers.core import FormersError, Sizes
 from formers.core.initial import draw
-from formers.heads.base import Embeds, Head, HeadModule, cross_entropy, mask_targets, token_cross_entropy
+from formers.heads.base import EmbeddingTables, Head, HeadModule, cross_entropy, mask_targets, token_cross_entropy
 
 SHUT = -1e9
 """The score of an action that cannot be taken."""
@@ -142,7 +142,9 @@ class PolicyValueHead(HeadModule):
         nn.init.zeros_(self.worth.bias)
         self.log_scale = nn.Parameter(torch.full((len(part.low),), math.log(part.scale))) if part.low else None
 
-    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits (batch, length, width); with targets, of discrete actions, their cross-entropy."""
         logits = self._logits(hidden)
         if targets is None:
@@ -152,7 +154,7 @@ class PolicyValueHead(HeadModule):
     def value(self, hidden: Tensor) -> Tensor:
         return self.worth(hidden)[..., 0]
 
-    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor) -> Tensor:
         self._refuse_numbers()
         each = targets[..., None] if len(self.part.choices) == 1 else targets
         groups = torch.split(self._logits(hidden), list(self.part.choices), dim=-1)

@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from formers.core import Sizes
-from formers.heads.base import Embeds, Head, HeadModule, cross_entropy, mask_targets, token_cross_entropy
+from formers.heads.base import EmbeddingTables, Head, HeadModule, cross_entropy, mask_targets, token_cross_entropy
 
 
 class Tag(Head):
@@ -37,12 +37,14 @@ class TagHead(HeadModule):
         self.shape = (classes,) if places == 1 else (places, classes)
         self.out = nn.Linear(dim, places * classes)
 
-    def forward(self, hidden: Tensor, embedding: Embeds, targets: Tensor | None, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits, and with targets their loss; targets at positions that are not real do not count."""
         logits = self._logits(hidden)
         return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, mask_targets(targets, mask))}
 
-    def token_losses(self, hidden: Tensor, embedding: Embeds, targets: Tensor) -> Tensor:
+    def token_losses(self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor) -> Tensor:
         return token_cross_entropy(self._logits(hidden), targets)
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from formers.core import FormersError, Positions, Slot
+from formers.core import Positions, Slot
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
+"""The types of token ids."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +72,3 @@ class Input(Slot):
     def build(self, sizes: InputSizes) -> InputModule:
         """The module."""
         raise TypeError(f"{type(self).__name__} builds no module: define build(sizes).")
-
-
-def integers(tokens: Tensor, inner: tuple[int, ...], wanted: str) -> Tensor:
-    """Token ids (batch, length, *inner) as int64; another shape or type is refused, with the shape that is wanted in words."""
-    if not isinstance(tokens, Tensor):
-        raise FormersError(f"tokens are a {type(tokens).__name__}: give an int64 tensor of shape {wanted}.")
-    if tokens.dim() != 2 + len(inner) or tokens.shape[2:] != inner or tokens.dtype not in INTEGERS:
-        raise FormersError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give int64 of shape {wanted}.")
-    return tokens.long()
-
-
-def out_of_range(tokens: Tensor, vocab: int) -> FormersError:
-    """The refusal of ids of which at least one is not below vocab."""
-    wrong = tokens[(tokens < 0) | (tokens >= vocab)][0].item()
-    return FormersError(f"token id {wrong} is out of range: with vocab={vocab} ids are 0 ... {vocab - 1}.")

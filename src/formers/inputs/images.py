@@ -18,7 +18,8 @@ from torch.nn import functional as F
 
 from formers.core import Positions, Range
 from formers.core.compiler import concrete
-from formers.inputs.base import Input, InputModule, InputSizes, Untied, integers, out_of_range
+from formers.inputs.base import Input, InputModule, InputSizes, Untied
+from formers.inputs.tokens import integers, out_of_range
 from formers.inputs.vectors import LinearInput
 
 

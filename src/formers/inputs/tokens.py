@@ -15,10 +15,10 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.core import Positions
+from formers.core import FormersError, Positions
 from formers.core.compiler import concrete
 from formers.heads.adaptive import indices_between
-from formers.inputs.base import Input, InputModule, InputSizes, integers, out_of_range
+from formers.inputs.base import INTEGERS, Input, InputModule, InputSizes
 
 
 class Tokens(Input):
@@ -50,7 +50,7 @@ class Lookup(InputModule):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The vectors (batch, length, dim) of tokens, unscaled."""
-        raise TypeError(f"{type(self).__name__} embeds nothing: define look_up(tokens).")
+        raise TypeError(f"{type(self).__name__} embeds nothing: define embed(tokens).")
 
     def check(self, x: Tensor) -> Tensor:
         return integers(x, (), "(batch, length)")
@@ -126,3 +126,18 @@ class AdaptiveEmbedding(Lookup):
             found = found.index_add(0, rows, x)
         assert found is not None
         return found.view(*tokens.shape, found.shape[1])
+
+
+def integers(tokens: Tensor, inner: tuple[int, ...], wanted: str) -> Tensor:
+    """Token ids (batch, length, *inner) as int64; raises FormersError for another shape or type; `wanted` is the shape in words."""
+    if not isinstance(tokens, Tensor):
+        raise FormersError(f"tokens are a {type(tokens).__name__}: give an int64 tensor of shape {wanted}.")
+    if tokens.dim() != 2 + len(inner) or tokens.shape[2:] != inner or tokens.dtype not in INTEGERS:
+        raise FormersError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give int64 of shape {wanted}.")
+    return tokens.long()
+
+
+def out_of_range(tokens: Tensor, vocab: int) -> FormersError:
+    """The error for ids of which at least one is not in 0 ... vocab-1."""
+    wrong = tokens[(tokens < 0) | (tokens >= vocab)][0].item()
+    return FormersError(f"token id {wrong} is out of range: with vocab={vocab} ids are 0 ... {vocab - 1}.")

@@ -1,27 +1,33 @@
-"""What people would rather see than read: attention, patterns, positions, spans, ponder times and members, drawn, described and counted."""
+"""Measurements of attention, patterns, positions, spans, ponder times, costs and members (`measure`), and their drawings (`draw`)."""
 
-from formers.inspect.attention import attention_facts, draw_map, save_heads, save_map
-from formers.inspect.attention_page import attention_page, save_attention_page
-from formers.inspect.blocks import draw_block
-from formers.inspect.bucket_pictures import draw_buckets, save_buckets
-from formers.inspect.buckets import Buckets, buckets_facts, buckets_of, dropped_share
-from formers.inspect.context import Contexts, context_facts, context_panels, context_words, run_contexts
-from formers.inspect.cost import Cost, Costs
-from formers.inspect.curves import draw_curves, save_panels
-from formers.inspect.difficulty import Difficulty, difficulty_facts, run_difficulty
-from formers.inspect.explain import explain_facts, subject
-from formers.inspect.explanation import explanation
-from formers.inspect.losses import Losses, losses_facts, losses_panel, run_losses
-from formers.inspect.members import describe_member, list_members, member_facts, members_facts
-from formers.inspect.moved import moved, moved_facts
-from formers.inspect.parameters import parameter_parts
-from formers.inspect.patterns import draw_pattern, pattern_facts, pattern_named, pattern_names, save_pattern
-from formers.inspect.ponder import Ponder, by_step, ponder_facts, ponder_of
-from formers.inspect.ponder_pictures import difficulty_table, draw_ponder, save_difficulty, save_ponder, steps_table
-from formers.inspect.positions import draw_positions, positions_facts, run_table, save_positions, sinusoid_table
-from formers.inspect.spans import draw_spans, save_spans, spans_facts, spans_of
-from formers.inspect.tokens import token_labels
-from formers.inspect.views import View, alignment_of, by_words, find_view, views_of
+from formers.inspect.draw.attention import draw_map, save_heads, save_map
+from formers.inspect.draw.attention_page import attention_page, save_attention_page
+from formers.inspect.draw.block import draw_block
+from formers.inspect.draw.buckets import draw_buckets, save_buckets
+from formers.inspect.draw.context_length import context_panels, context_words
+from formers.inspect.draw.curves import draw_curves, save_panels
+from formers.inspect.draw.explain import explanation
+from formers.inspect.draw.losses import losses_panel
+from formers.inspect.draw.members import describe_member, list_members
+from formers.inspect.draw.patterns import draw_pattern, save_pattern
+from formers.inspect.draw.ponder import difficulty_table, draw_ponder, save_difficulty, save_ponder, steps_table
+from formers.inspect.draw.positions import draw_positions, save_positions
+from formers.inspect.draw.spans import draw_spans, save_spans
+from formers.inspect.measure.attention import View, alignment_of, attention_facts, by_words, find_view, views_of
+from formers.inspect.measure.buckets import Buckets, buckets_facts, buckets_of, dropped_share
+from formers.inspect.measure.context_length import Contexts, context_facts, run_contexts
+from formers.inspect.measure.costs import Cost, Costs
+from formers.inspect.measure.difficulty import Difficulty, difficulty_facts, run_difficulty
+from formers.inspect.measure.explain import explain_facts, subject
+from formers.inspect.measure.leak import moved, moved_facts
+from formers.inspect.measure.losses import Losses, losses_facts, run_losses
+from formers.inspect.measure.members import member_facts, members_facts
+from formers.inspect.measure.parameters import parameter_parts
+from formers.inspect.measure.patterns import pattern_facts, pattern_named, pattern_names
+from formers.inspect.measure.ponder import Ponder, by_step, ponder_facts, ponder_of
+from formers.inspect.measure.positions import positions_facts, run_table, sinusoid_table
+from formers.inspect.measure.spans import spans_facts, spans_of
+from formers.inspect.measure.token_labels import token_labels
 
 __all__ = [
     "Buckets",

@@ -38,7 +38,8 @@ class LSHAttention(BlockLayer):
     """Attention by hashing with queries as keys (E92-E94), the Reformer's; the pattern is Full() or Causal().
 
     length: of typical rows; there are two buckets for each `chunk` of it unless `buckets` are given. Rotations are drawn anew in each
-    training call, from torch's generator, and are fixed by `seed` in evaluation and where a state is given.
+    training call, from torch's generator, and are fixed by `seed` in evaluation and where a state is given. scaled: whether scores are
+    divided by sqrt(head_dim); not by default, as in the member, because keys are normalised.
     """
 
     def __init__(
@@ -53,13 +54,17 @@ class LSHAttention(BlockLayer):
         buckets: int | tuple[int, ...] | None = None,
         reach: Literal["chunk", "bucket"] = "bucket",
         evaluation_rounds: int | None = None,
+        scaled: bool = False,
         seed: int = 0,
         head_dim: int | None = None,
         value_dim: int | None = None,
         bias: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        attention = LSH(rounds=rounds, chunk=chunk, buckets=buckets, reach=reach, evaluation_rounds=evaluation_rounds, seed=seed, bias=bias)
+        attention = LSH(
+            rounds=rounds, chunk=chunk, buckets=buckets, reach=reach, evaluation_rounds=evaluation_rounds, scaled=scaled, seed=seed,
+            bias=bias,
+        )  # fmt: skip
         super().__init__(
             layer_spec(
                 dim, heads, pattern, attention=attention, length=length, head_dim=head_dim, value_dim=value_dim, attention_dropout=dropout
@@ -68,10 +73,11 @@ class LSHAttention(BlockLayer):
 
 
 class RelativeAttention(BlockLayer):
-    """Attention with relative positions (E51) and a memory (E50, E52), Transformer-XL's; causal unless another pattern is given.
+    """Attention with relative positions (E51) and a memory (E50, E52), Transformer-XL's.
 
+    pattern: unless given, Causal() with a memory and Full() without.
     memory: how many inputs of the past a state keeps. Keys and values are computed from them with the current weights, so that the
-    weights are trained on the memory; no gradient flows into it. None: a state keeps the keys and values that the pattern can still see.
+    weights are trained on the memory; no gradient flows into it. None: a state keeps keys and values, as in other layers.
     clamp: distances beyond it count as it. The biases u and v belong to the layer.
     """
 
@@ -79,7 +85,7 @@ class RelativeAttention(BlockLayer):
         self,
         dim: int,
         heads: int,
-        pattern: Pattern = Causal(),
+        pattern: Pattern | None = None,
         *,
         memory: int | None = None,
         clamp: int | None = None,
@@ -88,6 +94,8 @@ class RelativeAttention(BlockLayer):
         bias: bool = False,
         dropout: float = 0.0,
     ) -> None:
+        if pattern is None:
+            pattern = Full() if memory is None else Causal()
         super().__init__(
             layer_spec(
                 dim, heads, pattern, attention=DotProduct(bias=bias), score=Relative(clamp=clamp, untied=True), memory=memory,

@@ -23,6 +23,7 @@ from formers.memory import Memory, NoMemory, Recurrence
 from formers.model.block import Block
 from formers.model.check import check
 from formers.model.max_length import MaxLength, check_rows
+from formers.model.model import usable
 from formers.model.spec import Spec
 from formers.patterns import Pattern
 from formers.position import NoPosition
@@ -60,8 +61,9 @@ class Layer(nn.Module):
         self, x: Tensor, mask: Tensor | None = None, state: State | None = None, losses: dict[str, Tensor] | None = None
     ) -> Any:  # Tensor, or (Tensor, State) with a state: torch's own recurrent layers are typed no closer
         """y, or (y, state) where a state is given."""
-        x = self._check(x, mask, state)
-        given, positions, packed = self.room.place(x, mask, state, self.origin)
+        self._check(x, mask, state)
+        state = usable(state)
+        given, positions, packed = self.room.place(x, mask, state)
         losses = {} if losses is None else losses
         if packed is None:
             context = Context(positions, keep=state is not None, losses=losses)
@@ -83,13 +85,11 @@ class Layer(nn.Module):
         self._check_causal()
         return State(batch, next=self.origin, bound=self.origin, origin=self.origin, shape=self.state_shape)
 
-    def _check(self, x: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
+    def _check(self, x: Tensor, mask: Tensor | None, state: State | None) -> None:
         check_vectors("x", x, self.dim, next(self.parameters()))
-        if mask is not None and not isinstance(mask, Tensor):
-            raise FormersError(f"mask is a {type(mask).__name__}: give a bool tensor of shape {tuple(x.shape[:2])}, True = a real token.")
         check_rows(x, mask, "layer")
         if state is None:
-            return x
+            return
         self._check_causal()
         if not isinstance(state, State):
             raise FormersError(f"state is a {type(state).__name__}: give initial_state({len(x)}), or the state of the call before.")
@@ -97,7 +97,6 @@ class Layer(nn.Module):
             raise FormersError(f"the state is of {state.batch} rows and x of {len(x)}: start from initial_state({len(x)}).")
         if state.shape != self.state_shape:
             raise FormersError("the state is of another layer or model: start from initial_state of this layer.")
-        return x
 
     def _check_causal(self) -> None:
         if not self.is_causal:
@@ -133,6 +132,8 @@ def layer_spec(
 ) -> Spec:
     """The spec of a block with one depth step and no positions; what is not given is left out of the block."""
     dim, heads = checked("dim", PositiveInt, dim), checked("heads", PositiveInt, heads)
+    if memory is not None and isinstance(pattern, Pattern) and not pattern.is_causal:
+        raise FormersError(f"memory={memory} needs a causal pattern, and {pattern} looks ahead: give Causal(), or leave memory out.")
     kept: Memory = NoMemory() if memory is None else Recurrence(length=memory)
     return Spec(
         name="layer", features=dim, dim=dim, heads=heads, head_dim=head_dim, value_dim=value_dim, length=length, dropout=dropout,

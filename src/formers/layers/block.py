@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pydantic import PositiveInt
+
 from formers.attention import Attention
 from formers.core import FormersError, nearest
+from formers.core.part import checked
 from formers.feedforward import Dense
 from formers.layers.base import LENGTH, BlockLayer, layer_spec
 from formers.patterns import Full, Pattern
@@ -46,6 +49,7 @@ class TransformerBlock(BlockLayer):
             raise FormersError(f"norm={norm!r} is not known: {nearest(norm, NORMS)}")
         if isinstance(residual, ReversibleResidual):
             raise FormersError("a block with norm=Reversible() has two streams: use formers.layers.Reversible(f, g).")
+        dim = checked("dim", PositiveInt, dim)
         feedforward = Dense(hidden=4 * dim if hidden is None else hidden, activation=activation)
         super().__init__(
             layer_spec(

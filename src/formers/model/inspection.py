@@ -104,7 +104,7 @@ def inspect_pass(model: Model, run: Callable[[Watch], Output], weights: int) -> 
 
 def _condenses(spec: Spec | None) -> bool:
     """Whether the keys of a stack are made of its tokens instead of being these, so that they have an order of their own."""
-    return spec is not None and spec.attention.condensed(spec.sizes, 1) is not None
+    return spec is not None and spec.attention.key_count(spec.sizes, 1) is not None
 
 
 def _in_order(weights: Tensor, queries: Compaction | None, keys: Compaction | None) -> Tensor:

@@ -22,6 +22,8 @@ def check_rows(given: Tensor, mask: Tensor | None, what: str) -> None:
     batch, length = given.shape[:2]
     if length == 0:
         raise FormersError(f"the {what} was given no tokens: give at least one.")
+    if mask is not None and not isinstance(mask, Tensor):
+        raise FormersError(f"mask is a {type(mask).__name__}: give a bool tensor of shape ({batch}, {length}), True = a real token.")
     if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
         raise FormersError(
             f"mask is {mask.dtype} of shape {tuple(mask.shape)}: give bool of shape ({batch}, {length}), True = a real token."
@@ -32,7 +34,7 @@ class MaxLength:
     """The places that a stack has for the tokens of a row."""
 
     def __init__(self, spec: Spec) -> None:
-        self.most, self.extra = spec.room, spec.extra
+        self.most, self.extra, self.origin = spec.room, spec.extra, spec.memory.origin
         self.patterns = [pattern for _, pattern in spec.layers if pattern.room is not None]
 
     def fit(self, x: Tensor, mask: Tensor | None, state: State | None) -> tuple[int, int]:
@@ -55,15 +57,12 @@ class MaxLength:
                 pattern.of(self.extra + stop)
         return length, stop
 
-    def place(self, given: Tensor, mask: Tensor | None, state: State | None, origin: int) -> tuple[Tensor, Positions, Compaction | None]:
-        """Rows (batch, length, ...) with their real tokens first, the positions of these, and the compaction; None without a mask.
-
-        origin: the position of the first token of a row that has no state.
-        """
+    def place(self, given: Tensor, mask: Tensor | None, state: State | None) -> tuple[Tensor, Positions, Compaction | None]:
+        """Rows (batch, length, ...) with their real tokens first, the positions of these, and the compaction; None without a mask."""
         batch, length = given.shape[:2]
         places, stop = self.fit(given, mask, state)
         past = None if state is None or state.empty else state
-        where = Range(origin, places) if past is None else past.next_positions(places, given.device)
+        where = Range(self.origin, places) if past is None else past.next_positions(places, given.device)
         if mask is None:
             return given, ExplicitPositions(where.index, stop) if isinstance(where, ExplicitPositions) else where, None
         packed = compact(mask) if places == length else compact(mask).first(places)

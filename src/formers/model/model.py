@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import register_dataclass
 
-from formers.core import Context, FormersError, Positions, State, Watch
+from formers.core import Context, FormersError, Positions, Range, State, Watch
 from formers.core.context import Compaction
 from formers.data.tokenize import Tokenizer
 from formers.depth.base import DepthModule, States
@@ -156,7 +156,7 @@ class Model(nn.Module):
         if state is not None:
             self._check_state(state, given.shape[0])
         keep = self.is_causal and (state is not None or not torch.is_grad_enabled())
-        given, where, packed = (self.room if room is None else room).place(given, mask, state, self.spec.memory.origin)
+        given, where, packed = (self.room if room is None else room).place(given, mask, state)
         if packed is None:
             return embedding(given, where), Context(where, keep=keep, watch=watch), None
         if watch is not None:
@@ -170,7 +170,21 @@ class Model(nn.Module):
         if (tokens is None) == (embeds is None):
             found = "neither" if tokens is None else "both"
             raise FormersError(f"the model was given {found} of {names}: give exactly one of them.")
-        return (tokens, None) if tokens is not None else (embeds, self.embeds)  # type: ignore[return-value]
+        return (tokens, None) if embeds is None else (self.embeds.check(embeds), self.embeds)  # type: ignore[return-value]
+
+    def embed(self, tokens: Tensor, state: State | None = None) -> Tensor:
+        """What the embedding returns for tokens (batch, length, ...): (batch, length, dim), to be given as `inputs_embeds`.
+
+        Positions are not in it: the stack adds them. state: the one that the tokens continue, for images, whose tables depend on the
+        position.
+        """
+        return self._embedded(self.embedding, tokens, state)
+
+    def _embedded(self, embedding: InputModule, tokens: Tensor, state: State | None) -> Tensor:
+        tokens = embedding.check(tokens)
+        length = tokens.shape[1]
+        start = self.spec.memory.origin
+        return embedding(tokens, Range(start, length) if state is None or state.empty else state.next_positions(length, tokens.device))
 
     def labelled(self, x: Tensor, label: Tensor | None) -> Tensor:
         """Embedded rows x (batch, length, dim) with the vector of their class at every position, where the model is conditioned on one."""
@@ -205,7 +219,7 @@ class Model(nn.Module):
         progress: float,
     ) -> Output:
         """The output, from the last hidden states and what the stream has gathered; both are moved back to where tokens stood."""
-        tapped = context.channel(Taps)
+        tapped: Taps | None = context.channels.get(Taps)
         taps = {} if tapped is None else tapped.outputs
         if packed is not None:
             hidden, taps = packed.undo(hidden), {step: packed.undo(x) for step, x in taps.items()}
@@ -312,7 +326,7 @@ class StackModel(Model):
         """
         batch, length = size_of(tokens)
         queries = self.spec.extra + length
-        made = self.spec.attention.condensed(self.spec.sizes, queries)
+        made = self.spec.attention.key_count(self.spec.sizes, queries)
         limit = self.spec.memory.limit
         past = 0 if state is None else state.bound if limit is None else min(state.bound, limit)
         keys = made or queries + past

@@ -34,7 +34,7 @@ from formers.core.allocator import release_memory
 from formers.core.context import norm
 from formers.core.state import LayerState
 from formers.model.replay import Casting, Randomness, replaying
-from formers.residual.base import DropoutResidual
+from formers.residual.norm import DropoutResidual
 
 if TYPE_CHECKING:
     from formers.model.block import Block
@@ -184,7 +184,7 @@ class ReversiblePass:
     @classmethod
     def of(cls, halves: Sequence[HalfStep], context: Context, kind: torch.dtype, weights: Sequence[Tensor]) -> ReversiblePass:
         """The passage that a stream begins."""
-        decisions = context.channel(Decisions)
+        decisions: Decisions | None = context.channels.get(Decisions)
         # `keep` stays: what a sublayer computes may depend on it, as the rotations of LSH do, and the way back computes the same again.
         kept = replace(context, losses={}, watch=None, source=None).with_channels(Decisions() if decisions is None else decisions)
         return cls(halves, kept, None if context.source is None else context.source.valid, kind, weights)

@@ -56,11 +56,15 @@ class Seq2Seq(Model):
             context = context.with_channels(FinalStates())
         hidden, _ = self.encoder(x, context)
         losses = {f"{ENCODER}{name}": loss for name, loss in context.losses.items()}
-        final = context.channel(FinalStates) or FinalStates()
+        final = context.channels.get(FinalStates) or FinalStates()
         if final and context.valid is not None and self.encoder.extra is not None:
             some = context.valid.any(dim=1, keepdim=True)
             final = FinalStates(tuple(s.masked_fill(~some, 0) for s in states) for states in final)
         return Source(hidden, context.valid, tuple(final)), losses
+
+    def embed_source(self, source: Tensor) -> Tensor:
+        """What the source's embedding returns for source (batch, n): (batch, n, dim), to be given as `source_embeds`."""
+        return self._embedded(self.embedding if self.source_embedding is None else self.source_embedding, source, None)
 
     def forward(
         self,
@@ -94,9 +98,9 @@ class Seq2Seq(Model):
         if source is not None and source_embeds is not None:
             raise FormersError("the model was given both of source and source_embeds: give exactly one of them.")
         if state is None or state.empty:
-            read = source if source_embeds is None else source_embeds
+            read = source if source_embeds is None else self.source_embeds.check(source_embeds)
             if read is None:
-                raise FormersError("there is no source, and no state that has read one: give source.")
+                raise FormersError("there is no source, and no state that has read one: give source or source_embeds.")
             if read.shape[0] != given.shape[0]:
                 raise FormersError(f"source has {read.shape[0]} rows and target {given.shape[0]}: give as many of each.")
             encoded, losses = self.encode(source, source_mask, watch, update, starts, source_embeds)
@@ -122,7 +126,7 @@ class Seq2Seq(Model):
         reader = self.spec.encoder
         assert reader is not None
         seen = reader.extra + m
-        keys = reader.attention.condensed(reader.sizes, seen) or seen
+        keys = reader.attention.key_count(reader.sizes, seen) or seen
         own = self.spec.heads * n * (self.spec.comparing * n + self.spec.depth.steps * m)
         weights = batch * (reader.comparing * reader.heads * seen * keys + own)
         return inspect_pass(self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, label=label, watch=watch), weights)

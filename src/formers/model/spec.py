@@ -102,10 +102,10 @@ class Spec(Part):
         head_dim = self.head_dim or self.dim // self.heads
         return Sizes(
             dim=self.dim, heads=self.heads, head_dim=head_dim, value_dim=self.value_dim or head_dim,
-            length=self.length, steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
+            length=self.length, depth_steps=self.depth.steps, dropout=self.dropout, attention_dropout=self.attention_dropout,
             spread=self.spread, gain=self.residual.gain(self.depth.steps), initialisation=self.initialisation,
-            causal=self.looks_back,
-            source=None if self.encoder is None else self.encoder.width, finals=() if self.encoder is None else self.encoder.finals,
+            causal=self.looks_back, source=None if self.encoder is None else self.encoder.width,
+            final_widths=() if self.encoder is None else self.encoder.final_widths,
         )  # fmt: skip
 
     @property
@@ -130,16 +130,11 @@ class Spec(Part):
         return min((end for end in ends if end is not None), default=None)
 
     @property
-    def finals(self) -> tuple[tuple[int, ...], ...]:
+    def final_widths(self) -> tuple[tuple[int, ...], ...]:
         """The widths of the final states that each recurrent layer of the stack has for a decoder."""
         sizes = self.sizes
-        found = (self.attention.at(layer).finals(sizes) for layer in range(self.depth.steps))
+        found = (self.attention.at(layer).final_widths(sizes) for layer in range(self.depth.steps))
         return tuple(widths for widths in found if widths)
-
-    @property
-    def by_token(self) -> bool:
-        """Whether a part computes a row token by token."""
-        return self.attention.by_token or (self.encoder is not None and self.encoder.attention.by_token)
 
     @property
     def comparing(self) -> int:

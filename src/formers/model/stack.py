@@ -50,12 +50,12 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, context: Context, past: States = ()) -> tuple[Tensor, States]:
         """Hidden states (batch, length, width) and the states of all steps; losses are in context.losses, taps in their channel."""
-        starts = context.channel(RandomStarts)
-        positions = self.position.shifted(context.positions, x.shape[0], x.device, RandomStarts() if starts is None else starts)
+        starts = context.channels.get(RandomStarts, RandomStarts())
+        positions = self.position.shifted(context.positions, x.shape[0], x.device, starts)
         extra = 0 if self.extra is None else len(self.extra)
         if self.extra is not None:
             x, context = with_extra(self.extra, x, context)
-        taps = context.channel(Taps)
+        taps: Taps | None = context.channels.get(Taps)
         if taps is not None:
             taps.read = lambda x: self.final(x[:, extra:] if extra else x)
         step_input = StepInput(self.position, self.drop, positions, self.every_step, extra)

@@ -1,8 +1,8 @@
 """Who attends to whom: patterns as frozen values over integer positions."""
 
-from formers.patterns.base import Intersection, Pattern, Union
+from formers.patterns.base import Pattern
 from formers.patterns.bigbird import BigBird
-from formers.patterns.combine import Alternate, PerHead
+from formers.patterns.combine import Alternate, Intersection, PerHead, Union
 from formers.patterns.factorized import Column, Fixed, Strided, Summary
 from formers.patterns.full import Causal, Full
 from formers.patterns.globals import Globals

@@ -6,8 +6,8 @@ G   = {0, ..., ceil(g/2)-1} + {N-floor(g/2), ..., N-1}          the global block
 R_a = r blocks drawn from those outside W_a and G               fewer where fewer remain                E132
 S_i = {j : floor(j/b) in W_a + G + R_a, or a in G}                                                      E133
 
-Which blocks are the last and which are drawn depends on N, the blocks of the row itself: `of(length)` says it, and `allows_in` is told
-it for rows of different lengths. R_a is a function of (seed, layer, head, N, a) and of nothing else: padding, other rows and torch's
+Which blocks are the last and which are drawn depends on N, the blocks of the row itself: `of(length)` sets it, to a tensor for rows of
+different lengths. R_a is a function of (seed, layer, head, N, a) and of nothing else: padding, other rows and torch's
 generator change nothing. It is computed, not looked up, so that all of them may be tensors on any device.
 """
 
@@ -23,8 +23,8 @@ from pydantic import NonNegativeInt, PositiveInt, field_validator
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from formers.core import FormersError, Range
-from formers.patterns.base import Integer, Pattern
+from formers.core import FormersError, Range, StridedPositions
+from formers.patterns.base import Integer, Pattern, bound
 from formers.patterns.plan import Numbers, Plan, Round, of_blocks
 
 Number: TypeAlias = int | Tensor
@@ -62,29 +62,25 @@ class BigBird(Pattern):
         return self.random_blocks > 0
 
     @property
-    def by_length(self) -> bool:
+    def _needs_length(self) -> bool:
         return self.row_blocks is None and (self.random_blocks > 0 or self.global_blocks > 1)
 
-    @property
-    def grain(self) -> int:
-        return self.block
-
     def at(self, layer: int) -> Pattern:
-        return self.replace(layer=layer) if self.layer is None and self.random_blocks else self
+        if self.layer is not None or not self.random_blocks:
+            return self
+        return bound(self, 0 if self.row_blocks is None else self.row_blocks, layer=layer)
 
-    def of(self, length: int) -> BigBird:
-        return self.replace(row_blocks=max(1, -(-length // self.block))) if self.by_length else self
+    def of(self, length: int | Tensor) -> BigBird:
+        if not self._needs_length:
+            return self
+        if isinstance(length, int) and not torch.compiler.is_compiling():
+            return _of_blocks(self, max(1, -(-length // self.block)))
+        return bound(self, length, row_blocks=(length + self.block - 1) // self.block)
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
-        if self.by_length:
+        if self._needs_length:
             raise FormersError("BigBird's sets depend on how many blocks a row has: ask for those of a row of n tokens with of(n).")
-        return self._allows(i, j, head, self.row_blocks)
-
-    def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
-        return self._allows(i, j, head, (length + self.block - 1) // self.block if self.by_length else self.row_blocks)
-
-    def _allows(self, i: Number, j: Number, head: Number, blocks: Number | None) -> bool | Tensor:
-        """Whether j is in S_i in a row of so many blocks; None where their number does not matter."""
+        blocks = self.row_blocks
         a, c, half = i // self.block, j // self.block, self.window // 2
         near = (a - c <= half) & (c - a <= half)  # E130
         seen = near | self._is_global(a, blocks) | self._is_global(c, blocks)
@@ -124,11 +120,12 @@ class BigBird(Pattern):
         return super().pieces(n, head) if rest is None else (rest,)
 
     def behind(self, first: int, n: int, head: int) -> Round | None:
+        """A round of its pairs without those of the `first` positions; None where scanning all pairs is as good."""
         return _round(self.of(n), n, head, first) if COARSE <= self.block < n else None
 
     def seen(self, count: int, head: int) -> Iterator[tuple[int, Numbers]]:
         """For each of the first `count` blocks that sees any, those that it sees, in order."""
-        assert not self.by_length
+        assert not self._needs_length
         blocks = count if self.row_blocks is None else min(count, self.row_blocks)
         here, half = torch.arange(blocks, device="cpu"), self.window // 2
         sure = [c for c in range(blocks) if self._is_global(c, self.row_blocks)]
@@ -138,8 +135,8 @@ class BigBird(Pattern):
         for a, some in enumerate(each):
             yield a, np.arange(blocks) if a in sure else np.unique(some[(some >= 0) & (some < blocks)])
 
-    def covers(self, queries: Range, keys: Range) -> bool:
-        if self.by_length or (self.row_blocks is not None and max(queries.stop, keys.stop) > self.row_blocks * self.block):
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
+        if self._needs_length or (self.row_blocks is not None and max(queries.stop, keys.stop) > self.row_blocks * self.block):
             return False
         there = range(keys.start // self.block, (keys.stop - 1) // self.block + 1)
         return all(self._sees_all(a, there) for a in range(queries.start // self.block, (queries.stop - 1) // self.block + 1))
@@ -152,6 +149,11 @@ class BigBird(Pattern):
         if blocks is None or self.window + self.global_blocks + self.random_blocks < blocks:
             return False  # more remain than are drawn
         return sum(abs(a - c) > half and not self._is_global(c, blocks) for c in range(blocks)) <= self.random_blocks
+
+
+@lru_cache(maxsize=512)  # every layer asks for it in every pass
+def _of_blocks(pattern: BigBird, blocks: int) -> BigBird:
+    return pattern.replace(row_blocks=blocks)
 
 
 @lru_cache(maxsize=512)  # they are small, and a model has one for every layer and head

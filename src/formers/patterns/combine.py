@@ -1,15 +1,15 @@
-"""Patterns side by side: one a head, or one a layer by turns. How factorised attention, in however many parts, is spread over a model.
+"""Patterns made of patterns: a union, an intersection, one pattern a head, or one a layer in turn.
 
+S_i of a | b    = S_i of a + S_i of b
+S_i of a & b    = what is in S_i of both
 S_i of head m   = S_i of the m-th pattern           E84
 S_i of layer t  = S_i of the (t mod n)-th of n      E85
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import reduce
-from operator import or_
+from collections.abc import Sequence
+from functools import lru_cache, reduce
 from typing import Any
 
 from pydantic import field_validator, model_validator
@@ -17,13 +17,111 @@ from torch import Tensor
 from typing_extensions import Self
 
 from formers.core import FormersError, Range, StridedPositions
+from formers.core.compiler import concrete
 from formers.core.positions import StaticPositions, union
-from formers.patterns.base import Integer, Pattern, all_read, gaps_of_all, heads_in, least_room, refuse_other_heads
+from formers.patterns.base import Integer, Pattern, bound, scanned
+from formers.patterns.bigbird import BigBird
+from formers.patterns.globals import Globals
 from formers.patterns.plan import Plan
 
 
+class _Two(Pattern):
+    """The common code of a | b and a & b."""
+
+    first: Pattern
+    second: Pattern
+
+    @model_validator(mode="after")
+    def _one_number_of_heads(self) -> Self:
+        refuse_other_heads(self.first, self.second)
+        return self
+
+    @property
+    def by_head(self) -> bool:
+        return self.first.by_head or self.second.by_head
+
+    @property
+    def room(self) -> int | None:
+        return least_room((self.first, self.second))
+
+    def of(self, length: int | Tensor) -> Pattern:
+        first, second = self.first.of(length), self.second.of(length)
+        return self if first is self.first and second is self.second else bound(self, length, first=first, second=second)
+
+
+class Union(_Two):
+    """a | b: query i sees what a or b lets it see."""
+
+    @property
+    def is_causal(self) -> bool:
+        return self.first.is_causal and self.second.is_causal
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        return self.first.allows(i, j, head) | self.second.allows(i, j, head)
+
+    def pieces(self, n: int, head: int = 0) -> Plan:
+        return _union_plan(self, n, head)
+
+    def at(self, layer: int) -> Pattern:
+        return self.first.at(layer) | self.second.at(layer)
+
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
+        return self.first.covers(queries, keys) or self.second.covers(queries, keys)
+
+    def kept(self, t: int) -> StaticPositions:
+        return union(self.first.kept(t), self.second.kept(t))
+
+    def reads(self, t: int) -> StaticPositions | None:
+        return all_read((self.first, self.second), t)
+
+    def oldest(self, t: int) -> int:
+        return min(self.first.oldest(t), self.second.oldest(t))
+
+    @property
+    def reach(self) -> int | None:
+        first, second = self.first.reach, self.second.reach
+        return None if first is None or second is None else max(first, second)
+
+
+class Intersection(_Two):
+    """a & b: query i sees what both a and b let it see."""
+
+    @property
+    def is_causal(self) -> bool:
+        return self.first.is_causal or self.second.is_causal
+
+    def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
+        return self.first.allows(i, j, head) & self.second.allows(i, j, head)
+
+    def at(self, layer: int) -> Pattern:
+        return self.first.at(layer) & self.second.at(layer)
+
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
+        return self.first.covers(queries, keys) and self.second.covers(queries, keys)
+
+    def kept(self, t: int) -> StaticPositions:
+        return self._tighter(t)[0]
+
+    def reads(self, t: int) -> StaticPositions | None:
+        return self._tighter(t)[1]
+
+    def _tighter(self, t: int) -> tuple[StaticPositions, StaticPositions | None]:
+        """What the pattern that keeps less keeps and reads, from one of the two, so that what is read is kept."""
+        one, other = ((pattern.kept(t), pattern.reads(t)) for pattern in (self.first, self.second))
+        if one[0].length != other[0].length:
+            return one if one[0].length < other[0].length else other
+        return one if other[1] is None or (one[1] is not None and one[1].length <= other[1].length) else other
+
+    def oldest(self, t: int) -> int:
+        return max(self.first.oldest(t), self.second.oldest(t))
+
+    @property
+    def reach(self) -> int | None:
+        return min((r for r in (self.first.reach, self.second.reach) if r is not None), default=None)
+
+
 class _Several(Pattern):
-    """What patterns side by side have in common."""
+    """The common code of PerHead and Alternate."""
 
     patterns: tuple[Pattern, ...]
 
@@ -50,36 +148,18 @@ class _Several(Pattern):
         return all(p.is_causal for p in self.patterns)
 
     @property
-    def by_length(self) -> bool:
-        return any(p.by_length for p in self.patterns)
-
-    @property
     def room(self) -> int | None:
         return least_room(self.patterns)
 
-    @property
-    def grain(self) -> int:
-        return math.gcd(*(p.grain for p in self.patterns))
+    def of(self, length: int | Tensor) -> Pattern:
+        patterns = tuple(p.of(length) for p in self.patterns)
+        return self if all(a is b for a, b in zip(patterns, self.patterns, strict=True)) else bound(self, length, patterns=patterns)
 
-    def of(self, length: int) -> Pattern:
-        bound = tuple(p.of(length) for p in self.patterns)
-        return self if all(b is p for b, p in zip(bound, self.patterns, strict=True)) else self.replace(patterns=bound)
-
-    def keeps(self, position: Integer, t: int) -> bool | Tensor:
-        return reduce(or_, (p.keeps(position, t) for p in self.patterns))
-
-    def covers(self, queries: Range, keys: Range) -> bool:
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
         return all(p.covers(queries, keys) for p in self.patterns)
-
-    def covers_far(self, queries: Range, keys: StridedPositions) -> bool:
-        return all(p.covers_far(queries, keys) for p in self.patterns)
 
     def kept(self, t: int) -> StaticPositions:
         return reduce(union, (p.kept(t) for p in self.patterns))
-
-    @property
-    def gaps(self) -> bool:
-        return gaps_of_all(self.patterns)
 
     def reads(self, t: int) -> StaticPositions | None:
         return all_read(self.patterns, t)
@@ -103,26 +183,15 @@ class PerHead(_Several):
     def by_head(self) -> bool:
         return True
 
-    @property
-    def heads(self) -> int:
-        return len(self.patterns)
-
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
-        return self._by_head(head, lambda pattern, h: pattern.allows(i, j, h))
-
-    def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
-        return self._by_head(head, lambda pattern, h: pattern.allows_in(i, j, h, length))
-
-    def _by_head(self, head: int | Tensor, ask: Callable[[Pattern, int], bool | Tensor]) -> bool | Tensor:
-        """What each head's own pattern answers."""
         asked = heads_in(head)
         if asked > len(self.patterns):
             raise FormersError(f"PerHead has {len(self.patterns)} patterns and is asked for {asked} heads: give one pattern a head.")
         if isinstance(head, int):
-            return ask(self.patterns[head], head)  # E84
-        allowed = head < 0  # nobody yet
+            return self.patterns[head].allows(i, j, head)  # E84
+        allowed = head < 0  # nowhere yet
         for h, pattern in enumerate(self.patterns):
-            allowed = allowed | ((head == h) & ask(pattern, h))  # E84
+            allowed = allowed | ((head == h) & pattern.allows(i, j, h))  # E84
         return allowed
 
     def at(self, layer: int) -> Pattern:
@@ -134,7 +203,7 @@ class PerHead(_Several):
 
 
 class Alternate(_Several):
-    """Alternate(a, b, ...): layer 0 sees what a lets it see, layer 1 what b does, and so on by turns.
+    """Alternate(a, b, ...): layer 0 sees what a lets it see, layer 1 what b does, and so on in turn.
 
     Without a layer `allows` is layer 0's; what is kept, and whether it is causal, holds for every layer.
     """
@@ -146,15 +215,52 @@ class Alternate(_Several):
     def by_head(self) -> bool:
         return any(p.by_head for p in self.patterns)
 
-    @property
-    def heads(self) -> int | None:
-        return next((p.heads for p in self.patterns if p.heads is not None), None)
-
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return self.at(0).allows(i, j, head)
 
-    def allows_in(self, i: Integer, j: Integer, head: int | Tensor, length: int | Tensor) -> bool | Tensor:
-        return self.at(0).allows_in(i, j, head, length)
-
     def at(self, layer: int) -> Pattern:
         return self.patterns[layer % len(self.patterns)].at(layer)  # E85
+
+
+@lru_cache(maxsize=64)
+def _union_plan(pattern: Union, n: int, head: int) -> Plan:
+    for one, other in ((pattern.first, pattern.second), (pattern.second, pattern.first)):
+        if isinstance(one, Globals) and isinstance(other, BigBird):
+            plan = one.plan_with(other, n, head)
+            if plan is not None:
+                return plan
+    return scanned(pattern, n, head)
+
+
+def all_read(patterns: Sequence[Pattern], t: int) -> StaticPositions | None:
+    """The positions that a query at t sees by any of some patterns, or a few more; None as for one pattern."""
+    known = [pattern.reads(t) for pattern in patterns]
+    if all(reads is None for reads in known) or not all(pattern.is_causal for pattern in patterns):
+        return None
+    starts = [pattern.oldest(t) for pattern in patterns]
+    return reduce(union, (Range(start, t + 1 - start) if reads is None else reads for start, reads in zip(starts, known, strict=True)))
+
+
+def least_room(patterns: Sequence[Pattern]) -> int | None:
+    """The largest number of positions that all of some patterns accept."""
+    return min((pattern.room for pattern in patterns if pattern.room is not None), default=None)
+
+
+def refuse_other_heads(*patterns: Pattern) -> None:
+    """Refuses parts of one pattern that are for different numbers of heads."""
+    by_number = {pattern.heads: type(pattern).__name__ for pattern in patterns if pattern.heads is not None}
+    if len(by_number) > 1:
+        (one, first), (other, second), *_ = by_number.items()
+        raise FormersError(
+            f"{first} for {one} heads and {second} for {other} heads cannot be parts of one pattern: "
+            "give each PerHead as many patterns as the model has heads."
+        )
+
+
+def heads_in(head: int | Tensor) -> int:
+    """How many heads there must be for `head` to be among them: one more than the largest."""
+    if isinstance(head, int):
+        return head + 1
+    # Where the values cannot be read, or not without waiting for a device, the heads are 0, 1, ...: mask and executors pass these.
+    readable = head.device.type == "cpu" and concrete(head)
+    return int(head.max()) + 1 if readable else head.numel()

@@ -28,7 +28,7 @@ from formers.core.positions import StaticPositions, strided_positions
 from formers.patterns.base import Integer, Pattern
 from formers.patterns.grid import Blocks
 from formers.patterns.local import Local
-from formers.patterns.plan import Grid, Piece, Plan, Round, band, columns, own_blocks, summaries
+from formers.patterns.plan import GroupedPositions, Piece, Plan, Round, band, columns, own_blocks, summaries
 
 
 class Column(Pattern):
@@ -43,13 +43,12 @@ class Column(Pattern):
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return (j >= 0) & (j <= i) & ((i - j) % self.stride == 0)  # E80
 
-    def covers(self, queries: Range, keys: Range) -> bool:
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
+        if isinstance(keys, StridedPositions):
+            return _in_columns(self.stride, queries, keys)
         if queries.length == keys.length == 1:
             return bool(self.allows(queries.start, keys.start))
         return self.stride == 1 and keys.stop - 1 <= queries.start
-
-    def covers_far(self, queries: Range, keys: StridedPositions) -> bool:
-        return _in_columns(self.stride, queries, keys)
 
     def reads(self, t: int) -> StaticPositions:
         return strided_positions(t % self.stride, 1, self.stride, Range(t, 1))
@@ -71,13 +70,12 @@ class Strided(Pattern):
         back = i - j
         return (j >= 0) & (back >= 0) & ((back < self.stride) | (back % self.stride == 0))  # E81
 
-    def covers(self, queries: Range, keys: Range) -> bool:
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
+        if isinstance(keys, StridedPositions):
+            return _in_columns(self.stride, queries, keys)
         # The last query's own window, and of a query that stands alone the first cell of its column, too.
         near = self.stride == 1 or queries.stop - 1 - keys.start < self.stride + (queries.length == 1)
         return near and keys.stop - 1 <= queries.start
-
-    def covers_far(self, queries: Range, keys: StridedPositions) -> bool:
-        return _in_columns(self.stride, queries, keys)
 
     def reads(self, t: int) -> StaticPositions:
         first = max(0, t - self.stride + 1)
@@ -92,7 +90,7 @@ class Strided(Pattern):
 
 
 class _Summaries(Pattern):
-    """What patterns of blocks with summaries have in common.
+    """The common code of Summary and Fixed.
 
     With `subblocks` = n, head m takes the (m mod n)-th run of `summary` cells, counted from the end of the block.
     """
@@ -120,7 +118,8 @@ class _Summaries(Pattern):
     def by_head(self) -> bool:
         return self.subblocks > 1
 
-    def covers_far(self, queries: Range, keys: StridedPositions) -> bool:
+    def _covers_strided(self, queries: Range, keys: StridedPositions) -> bool:
+        """Whether every query surely sees the repeated runs of strided keys."""
         before = keys.start + (keys.count - 1) * keys.period + keys.width - 1 <= queries.start
         return before and keys.period % self.stride == 0 and self._are_summaries(keys.start, keys.start + keys.width)
 
@@ -156,10 +155,9 @@ class Summary(_Summaries):
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return (j >= 0) & (j <= i) & (self._is_summary(j, head) | (j == i))  # E82
 
-    def keeps(self, position: Integer, t: int) -> bool | Tensor:
-        return (position >= t) | (position % self.stride >= self._first)
-
-    def covers(self, queries: Range, keys: Range) -> bool:
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
+        if isinstance(keys, StridedPositions):
+            return self._covers_strided(queries, keys)
         own = queries.length == 1 and keys.stop - 1 == queries.start  # a query that stands alone sees itself
         return self._are_summaries(keys.start, keys.stop - own) and keys.stop - 1 <= queries.start
 
@@ -186,10 +184,9 @@ class Fixed(_Summaries):
         own = i // self.stride == j // self.stride
         return (j >= 0) & (j <= i) & (own | self._is_summary(j, head))  # E83
 
-    def keeps(self, position: Integer, t: int) -> bool | Tensor:
-        return (position >= t // self.stride * self.stride) | (position % self.stride >= self._first)
-
-    def covers(self, queries: Range, keys: Range) -> bool:
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
+        if isinstance(keys, StridedPositions):
+            return self._covers_strided(queries, keys)
         own = (queries.stop - 1) // self.stride * self.stride
         return self._are_summaries(keys.start, min(keys.stop, own)) and keys.stop - 1 <= queries.start
 
@@ -214,7 +211,7 @@ class Fixed(_Summaries):
 
 
 def _in_columns(stride: int, queries: Range, keys: StridedPositions) -> bool:
-    """Whether all of a comb's teeth stand in the column of a query that stands alone."""
+    """Whether all strided keys are in the column of a single query."""
     before = keys.start + (keys.count - 1) * keys.period <= queries.start
     alone = queries.length == keys.width == 1
     return before and alone and keys.period % stride == 0 and (queries.start - keys.start) % stride == 0
@@ -241,6 +238,6 @@ def _summary(n: int, stride: int, summary: int, end: int) -> Plan:
     cell = np.arange(stride)
     seen = ((cell >= end - summary) & (cell < end) & (cell <= cell[:, None])) | (cell == cell[:, None])
     whole, rest = divmod(n, stride)
-    blocks = Grid(0, whole, stride, stride), Grid(whole * stride, 1, rest, stride)
+    blocks = GroupedPositions(0, whole, stride, stride), GroupedPositions(whole * stride, 1, rest, stride)
     own = tuple(Piece(block, block, seen[: block.size, : block.size]) for block in blocks if block.groups and block.size)
     return Round(own), *summaries(n, stride, summary, end)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from formers.core import Range
+from formers.core import Range, StridedPositions
 from formers.patterns.base import Integer, Pattern
 from formers.patterns.plan import Plan, Round, own_blocks, rectangle
 
@@ -19,7 +19,7 @@ class Full(Pattern):
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return (i >= 0) & (j >= 0)  # E4
 
-    def covers(self, queries: Range, keys: Range) -> bool:
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
         return True
 
     def pieces(self, n: int, head: int = 0) -> Plan:
@@ -36,7 +36,7 @@ class Causal(Pattern):
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return (j >= 0) & (j <= i)  # E5
 
-    def covers(self, queries: Range, keys: Range) -> bool:
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
         return keys.stop - 1 <= queries.start
 
     def pieces(self, n: int, head: int = 0) -> Plan:

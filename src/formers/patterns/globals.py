@@ -8,8 +8,9 @@ from __future__ import annotations
 from pydantic import PositiveInt
 from torch import Tensor
 
-from formers.core import Range
+from formers.core import Range, StridedPositions
 from formers.patterns.base import Integer, Pattern
+from formers.patterns.bigbird import BigBird
 from formers.patterns.plan import Plan, Round, rectangle
 
 
@@ -18,14 +19,11 @@ class Globals(Pattern):
 
     tokens: PositiveInt
 
-    @property
-    def grain(self) -> int:
-        return self.tokens
-
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return (i >= 0) & (j >= 0) & ((i < self.tokens) | (j < self.tokens))  # E134
 
-    def unite(self, other: Pattern, n: int, head: int) -> Plan | None:
+    def plan_with(self, other: BigBird, n: int, head: int) -> Plan | None:
+        """The plan of its union with a BigBird pattern; None where scanning all pairs is as good."""
         rest = other.behind(self.tokens, n, head)
         return None if rest is None else (*self.pieces(n, head), rest)
 
@@ -33,5 +31,5 @@ class Globals(Pattern):
         first = min(self.tokens, n)
         return (Round((*rectangle(range(first), range(n)), *rectangle(range(first, n), range(first)))),)
 
-    def covers(self, queries: Range, keys: Range) -> bool:
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
         return queries.stop <= self.tokens or keys.stop <= self.tokens

@@ -20,7 +20,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from formers.core import FormersError, Range
+from formers.core import FormersError, Range, StridedPositions
 from formers.patterns.base import Integer, Pattern
 from formers.patterns.plan import Plan, own_blocks
 
@@ -38,7 +38,7 @@ class Blocks(Pattern):
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         return (j >= 0) & (j <= i) & (j >= i // self.query * self.query - self.memory)  # E70
 
-    def covers(self, queries: Range, keys: Range) -> bool:
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
         return keys.stop - 1 <= queries.start and keys.start >= self.oldest(queries.stop - 1)
 
     def pieces(self, n: int, head: int = 0) -> Plan:
@@ -78,8 +78,8 @@ class LocalGrid(Pattern):
     def room(self) -> int:
         return self.height * self.width
 
-    def of(self, length: int) -> Pattern:
-        if length > self.room:
+    def of(self, length: int | Tensor) -> Pattern:
+        if isinstance(length, int) and length > self.room:
             raise FormersError(
                 f"a row of {length} positions does not fit an image of height={self.height}, width={self.width}: give at most {self.room}."
             )

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pydantic import PositiveInt
 from torch import Tensor
 
-from formers.core import Range
+from formers.core import Range, StridedPositions
 from formers.patterns.base import Integer, Pattern
 from formers.patterns.plan import Plan, band
 
@@ -33,7 +33,7 @@ class Local(Pattern):
         nearest = 0 if self.include_self else 1
         return (i >= 0) & (j >= 0) & (back >= nearest) & (back < nearest + self.window)  # E6
 
-    def covers(self, queries: Range, keys: Range) -> bool:
+    def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
         nearest = 0 if self.include_self else 1
         furthest = queries.stop - 1 - keys.start
         if self.causal:

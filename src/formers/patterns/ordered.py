@@ -45,8 +45,8 @@ class OrderedGrid(Pattern):
     def room(self) -> int:
         return self.grid.room * self.channels
 
-    def of(self, length: int) -> Pattern:
-        if length > self.room:
+    def of(self, length: int | Tensor) -> Pattern:
+        if isinstance(length, int) and length > self.room:
             raise FormersError(
                 f"a row of {length} positions does not fit an image of height={self.grid.height}, width={self.grid.width}, "
                 f"channels={self.channels}: give at most {self.room}."

@@ -30,7 +30,7 @@ BLOCK = 64
 """The block in which a pattern that has no plan of its own is scanned."""
 
 
-class Grid(NamedTuple):
+class GroupedPositions(NamedTuple):
     """Positions (groups, size): start + step * group + stride * element."""
 
     start: int
@@ -46,11 +46,11 @@ class Grid(NamedTuple):
             return self.size
         return min(self.size, max(1, self.step // self.stride))
 
-    def part(self, first: int, count: int) -> Grid:
+    def part(self, first: int, count: int) -> GroupedPositions:
         """The positions of `count` of its groups, from `first` on."""
         return self._replace(start=self.start + first * self.step, groups=count)
 
-    def elements(self, first: int, count: int) -> Grid:
+    def elements(self, first: int, count: int) -> GroupedPositions:
         """The positions of `count` elements of every group, from `first` on."""
         return self._replace(start=self.start + first * self.stride, size=count)
 
@@ -76,7 +76,7 @@ class SelectedPositions(NamedTuple):
         return self._replace(blocks=self.blocks[first : first + count])
 
 
-Where = Grid | SelectedPositions
+Where = GroupedPositions | SelectedPositions
 
 
 class Piece(NamedTuple):
@@ -111,7 +111,7 @@ def pairs(plan: Plan) -> int:
     return sum(piece.pairs for part in plan for piece in part.pieces)
 
 
-def square(queries: Grid, keys: Grid) -> list[Piece]:
+def square(queries: GroupedPositions, keys: GroupedPositions) -> list[Piece]:
     """Groups in which each query sees one key more than the one before it, and the last all: cut into rows of GROUP queries."""
     pieces, before = [], keys.size - queries.size
     for first in range(0, queries.size if queries.groups else 0, GROUP):
@@ -137,7 +137,7 @@ def _band(n: int, before: int, after: int, own: bool) -> list[Piece]:
         first, last = max(0, start - left), min(n, start + size + right)
         offset = np.arange(first, last)[None, :] - np.arange(start, start + size)[:, None]
         mask = (offset >= -before) & (offset <= after) & (own | (offset != 0))
-        return Piece(Grid(start, groups, size, GROUP), Grid(first, groups, last - first, GROUP), mask)
+        return Piece(GroupedPositions(start, groups, size, GROUP), GroupedPositions(first, groups, last - first, GROUP), mask)
 
     for start in range(0, n, GROUP):
         size = min(GROUP, n - start)
@@ -155,7 +155,7 @@ def columns(n: int, stride: int, own: bool = False) -> Round:
     skip = 0 if own else 1  # without self, row t of a column sees rows 0 ... t-1: a square one row lower
     for first, groups, size in ((0, rest, rows + 1 - skip), (rest, stride - rest, rows - skip)):
         if groups and size > 0:
-            keys = Grid(first, groups, size, 1, stride)
+            keys = GroupedPositions(first, groups, size, 1, stride)
             pieces += square(keys._replace(start=skip * stride + first), keys)
     return Round(tuple(pieces))
 
@@ -164,12 +164,12 @@ def own_blocks(n: int, size: int, memory: int = 0) -> Round:
     """Blocks of `size`, each of which sees itself causally, and the `memory` positions before it; the last one may be smaller."""
     whole, rest = divmod(n, size)
     edge = min(whole, math.ceil(memory / size))  # these blocks have less before them than others
-    blocks = [Grid(block * size, 1, size, size) for block in range(edge)]
-    blocks += [Grid(edge * size, whole - edge, size, size), Grid(whole * size, 1, rest, size)]
+    blocks = [GroupedPositions(block * size, 1, size, size) for block in range(edge)]
+    blocks += [GroupedPositions(edge * size, whole - edge, size, size), GroupedPositions(whole * size, 1, rest, size)]
     pieces = []
     for block in blocks:
         before = min(memory, block.start)
-        pieces += square(block, Grid(block.start - before, block.groups, before + block.size, size))
+        pieces += square(block, GroupedPositions(block.start - before, block.groups, before + block.size, size))
     return Round(tuple(pieces))
 
 
@@ -186,8 +186,8 @@ def summaries(n: int, stride: int, summary: int, end: int) -> Plan:
         if chunk + inside:
             own = np.arange(stop - start) // stride
             mask = own[:, None] > (np.arange(inside * summary) // summary)[None, :]
-            keys = Grid(0, 1, (chunk + inside) * summary, n)
-            pieces.append(Piece(Grid(start, 1, stop - start, n), keys, mask if inside else None))
+            keys = GroupedPositions(0, 1, (chunk + inside) * summary, n)
+            pieces.append(Piece(GroupedPositions(start, 1, stop - start, n), keys, mask if inside else None))
     return (Round(tuple(pieces), SelectedPositions(among, unit)),) if pieces else ()
 
 
@@ -195,8 +195,8 @@ def rectangle(queries: range, keys: range) -> tuple[Piece, ...]:
     """Some queries that see the same keys, a chunk of queries at a time."""
     if not len(keys):
         return ()
-    where, starts = Grid(keys.start, 1, len(keys), len(keys)), range(queries.start, queries.stop, CHUNK)
-    return tuple(Piece(Grid(i, 1, min(CHUNK, queries.stop - i), CHUNK), where) for i in starts)
+    where, starts = GroupedPositions(keys.start, 1, len(keys), len(keys)), range(queries.start, queries.stop, CHUNK)
+    return tuple(Piece(GroupedPositions(i, 1, min(CHUNK, queries.stop - i), CHUNK), where) for i in starts)
 
 
 def of_blocks(seen: Iterable[tuple[int, Numbers]], n: int, size: int, first: int = 0) -> Round:

@@ -54,7 +54,7 @@ class CoordinateModule(PositionModule):
         super().__init__()
         self.dim, self.part = sizes.dim, part
         learned = part.step == "learned"
-        self.steps = nn.Parameter(torch.randn(sizes.steps, sizes.dim) * sizes.spread) if learned else None
+        self.steps = nn.Parameter(torch.randn(sizes.depth_steps, sizes.dim) * sizes.spread) if learned else None
 
     def shifted(self, positions: Positions, batch: int, device: torch.device, starts: dict[int, Tensor]) -> Positions:
         offset = self.part.offset

@@ -36,7 +36,7 @@ class PerLayerModule(PositionModule):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.tables = nn.Parameter(torch.randn(sizes.steps, sizes.length, sizes.dim) * (sizes.spread * sizes.steps**-0.5))
+        self.tables = nn.Parameter(torch.randn(sizes.depth_steps, sizes.length, sizes.dim) * (sizes.spread * sizes.depth_steps**-0.5))
 
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
         return x + rows_at(self.tables[step], positions)  # E30

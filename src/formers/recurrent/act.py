@@ -26,9 +26,9 @@ from formers.core import Context, RecurrentMemory, Sizes
 from formers.core.compiler import concrete
 from formers.depth.halting import HALTING, Act, Bias, Epsilon, Halting, Price, account, add_weighted, begin, beside, is_inspected, may_skip
 from formers.patterns import Causal, Pattern
-from formers.recurrent.cells import STATES, Cell, States, Weights, advance
+from formers.recurrent.cells import STATES, Cell, RecurrentWeights, States, advance
 from formers.recurrent.final_states import FinalStates
-from formers.recurrent.layer import neighbours, recalled, run, widely
+from formers.recurrent.layer import recalled, run, widely
 from formers.score.base import ScoreModule
 
 ROWS = 8
@@ -58,26 +58,11 @@ class Pondering(Attention):
         return None if self.act == "none" else self.steps
 
     @property
-    def by_token(self) -> bool:
-        return True
-
-    @property
-    def title(self) -> str:
-        return f"{self.cell} recurrence, {'up to ' if self.ponders else ''}{self.steps} steps"
-
-    @property
-    def ways(self) -> tuple[type[Pattern], ...]:
+    def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         return (Causal,)
 
-    def finals(self, sizes: Sizes) -> tuple[int, ...]:
+    def final_widths(self, sizes: Sizes) -> tuple[int, ...]:
         return (sizes.dim,) * STATES[self.cell]
-
-    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
-        """A step of the cell carries information to the next token; those that only ponder carry it nowhere."""
-        return neighbours(length)
-
-    def ends(self, length: int) -> tuple[int, ...]:
-        return (length - 1,)
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return PonderingLayer(sizes.dim, self) if self.act == "none" else HaltingLayer(sizes.dim, self, self.act)
@@ -89,7 +74,7 @@ class PonderingLayer(nn.Module):
     def __init__(self, dim: int, part: Pondering) -> None:
         super().__init__()
         self.part, self.dim = part, dim
-        self.recurrence = Weights(part.cell, dim + 1, dim)
+        self.recurrence = RecurrentWeights(part.cell, dim + 1, dim)
 
     def forward(self, x: Tensor, context: Context, past: RecurrentMemory | None, step: int) -> tuple[Tensor, RecurrentMemory | None]:
         """y (batch, length, dim) for x (batch, length, dim), and the state behind each row's last real token."""
@@ -101,7 +86,7 @@ class PonderingLayer(nn.Module):
         if context.watch is not None:
             about = f"token by token, {'at the most ' if self.part.ponders else ''}{self.part.steps} steps each"
             context.watch.note("attention executors", step, lambda: (Verdict("loop", True, about, None),))
-        final = context.channel(FinalStates)
+        final: FinalStates | None = context.channels.get(FinalStates)
         if final is not None:
             final.append(states)
         return y, RecurrentMemory.of(states) if context.keep else None

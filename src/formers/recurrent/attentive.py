@@ -1,7 +1,7 @@
 """A recurrent decoder that looks at a source: the alignment of Bahdanau et al. (2015) and of Luong et al. (2015), or none at all.
 
 The source is h_1 ... h_n, the encoder's outputs, of which only those of real tokens are looked at. The decoder has `layers` cells, one on
-top of the other, which start as reading.py says; s_t is the state of the top one after token t, x_t what the token was embedded as.
+top of the other, which start as bridge.py says; s_t is the state of the top one after token t, x_t what the token was embedded as.
 
 e_tj = v . tanh(W s_{t-1} + U h_j)        additive (Bahdanau): asked before the cell has read the token                           E145
 e_tj = s_t . h_j                          dot (Luong): asked behind the cell                                                      E146
@@ -33,9 +33,9 @@ from formers.attention.multihead import Attention
 from formers.core import Context, FormersError, Sizes
 from formers.core.initial import draw
 from formers.patterns import Causal, Pattern
-from formers.recurrent.bridge import Alignment, BridgeState, Reading
-from formers.recurrent.cells import Cell, States, Weights, advance
-from formers.recurrent.layer import neighbours, run
+from formers.recurrent.bridge import Alignment, Bridge, BridgeState
+from formers.recurrent.cells import Cell, RecurrentWeights, States, advance
+from formers.recurrent.layer import run
 from formers.score.base import ScoreModule
 
 
@@ -57,32 +57,13 @@ class Aligned(Attention):
         return True
 
     @property
-    def by_token(self) -> bool:
-        return self.fed
-
-    @property
-    def title(self) -> str:
-        return f"{self.cell} recurrence" if self.alignment == "none" else f"{self.cell}, {self.alignment} alignment"
-
-    @property
-    def ways(self) -> tuple[type[Pattern], ...]:
+    def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         return (Causal,)
 
     @property
     def fed(self) -> bool:
         """Whether something is found and enters the cells."""
         return self.feeding and self.alignment != "none"
-
-    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
-        return neighbours(length)
-
-    def cross_links(self, length: int, source: int, ends: Sequence[int]) -> Tensor:
-        """By an alignment every token looks at the source; without one, final states reach the first token alone."""
-        if self.alignment != "none":
-            return super().cross_links(length, source, ends)
-        links = torch.zeros(length, source, dtype=torch.bool)
-        links[0, list(ends)] = True
-        return links
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return AlignedDecoder(sizes, self)
@@ -102,8 +83,8 @@ class AlignedDecoder(nn.Module):
         self.says = part.fed and part.alignment != "additive"
         """Whether what a token says is fed to the next one."""
         more = 0 if not part.fed else dim if self.says else sizes.source
-        self.cells = nn.ModuleList([Weights(part.cell, dim + (0 if layer else more), dim) for layer in range(part.layers)])
-        self.source = Reading(sizes, part.cell, part.layers, part.alignment)
+        self.cells = nn.ModuleList([RecurrentWeights(part.cell, dim + (0 if layer else more), dim) for layer in range(part.layers)])
+        self.source = Bridge(sizes, part.cell, part.layers, part.alignment)
         if part.alignment == "additive":
             self.query = nn.Linear(dim, dim, bias=False)
             self.energy = nn.Linear(dim, 1, bias=False)
@@ -150,7 +131,7 @@ class AlignedDecoder(nn.Module):
         valid = context.valid if context.keep else None  # only the state behind a row needs to know where the row ends
         left = []
         for layer, cell in enumerate(self.cells):
-            assert isinstance(cell, Weights)
+            assert isinstance(cell, RecurrentWeights)
             x, states = run(cell, self.between(x, layer), before.states[:, layer].unbind(1), valid)
             left.append(torch.stack(states, dim=1))
         after = replace(before, states=torch.stack(left, dim=1))
@@ -165,7 +146,7 @@ class AlignedDecoder(nn.Module):
     def by_token(self, x: Tensor, before: BridgeState, context: Context) -> tuple[Tensor, Tensor, BridgeState]:
         """The same with feeding: the tokens one after the other. Padding leaves the state of its row as it is."""
         first = self.cells[0]
-        assert isinstance(first, Weights)
+        assert isinstance(first, RecurrentWeights)
         own, fed = first.weight_ih_l0[:, : self.dim], first.weight_ih_l0[:, self.dim :]
         drives = F.linear(x, own, first.bias_ih_l0).unbind(1)  # what does not wait for the token before is computed for all at once
         real = None if context.valid is None else context.valid[:, :, None].unbind(1)
@@ -194,7 +175,7 @@ class AlignedDecoder(nn.Module):
         """The states of all layers after one more token, of which the first cell is given W x + b."""
         new: list[States] = []
         for layer, (cell, states) in enumerate(zip(self.cells, layers, strict=True)):
-            assert isinstance(cell, Weights)
+            assert isinstance(cell, RecurrentWeights)
             if layer:
                 drive = F.linear(self.between(new[-1][0], layer), cell.weight_ih_l0, cell.bias_ih_l0)
             new.append(advance(cell.cell, drive, states, cell.weight_hh_l0, cell.bias_hh_l0))

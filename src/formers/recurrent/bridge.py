@@ -62,7 +62,7 @@ class BridgeState:
         return plain.map(lambda t: t if t.dtype == torch.bool else t.to(dtype))
 
 
-class Reading(nn.Module):
+class Bridge(nn.Module):
     """What is made of a source, once: where the decoder starts, and the keys it compares with."""
 
     def __init__(self, sizes: Sizes, cell: Cell, layers: int, alignment: Alignment) -> None:
@@ -70,11 +70,11 @@ class Reading(nn.Module):
         assert sizes.source is not None
         self.alignment = alignment
         self.shape = (layers, STATES[cell], sizes.dim)
-        self.spare = max(0, len(sizes.finals) - layers)
+        self.spare = max(0, len(sizes.final_widths) - layers)
         """Layers of the encoder, the lowest, whose final states nobody asks for."""
         self.bridges = nn.ModuleList()
-        for layer in range(layers if sizes.finals else 0):
-            widths = at_most(sizes.finals, self.spare + layer)
+        for layer in range(layers if sizes.final_widths else 0):
+            widths = at_most(sizes.final_widths, self.spare + layer)
             own = [nn.Linear(at_most(widths, kind), sizes.dim, bias=False) for kind in range(self.shape[1])]
             self.bridges.append(nn.ModuleList(own))
         self.keys = nn.Linear(sizes.source, sizes.dim, bias=False) if alignment in ("additive", "general") else None

@@ -34,7 +34,7 @@ FORGET = 1.0
 """The bias of an LSTM's forget gate at the start: it forgets little before it has learnt what (Gers et al., 2000)."""
 
 
-class Weights(nn.Module):
+class RecurrentWeights(nn.Module):
     """The weights of a cell of width dim that reads inputs of a width, for one direction or two; state dicts are those of torch.nn.LSTM."""
 
     weight_ih_l0: Tensor

@@ -22,7 +22,7 @@ from formers.attention.multihead import Attention
 from formers.core import Context, RecurrentMemory, Sizes
 from formers.core.state import expect
 from formers.patterns import Causal, Full, Pattern
-from formers.recurrent.cells import STATES, Cell, States, Weights, advance, check_width
+from formers.recurrent.cells import STATES, Cell, RecurrentWeights, States, advance, check_width
 from formers.recurrent.final_states import FinalStates
 from formers.score.base import ScoreModule
 
@@ -40,36 +40,14 @@ class Recurrent(Attention):
         return True
 
     @property
-    def by_token(self) -> bool:
-        return self.cell != "lstm"  # which the CPU has one operation for
-
-    @property
-    def title(self) -> str:
-        return f"{self.cell} recurrence"
-
-    @property
-    def ways(self) -> tuple[type[Pattern], ...]:
+    def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         return (Full,) if self.direction == "both" else (Causal,)
 
-    def finals(self, sizes: Sizes) -> tuple[int, ...]:
+    def final_widths(self, sizes: Sizes) -> tuple[int, ...]:
         return (sizes.dim,) * STATES[self.cell]
-
-    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
-        """A step of a cell carries information to the next token, and to the one before where rows are read from both ends."""
-        return neighbours(length) if self.direction == "forward" else neighbours(length) | neighbours(length).T
-
-    def ends(self, length: int) -> tuple[int, ...]:
-        return (length - 1,) if self.direction == "forward" else (length - 1, 0)
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return RecurrentLayer(sizes.dim, self)
-
-
-def neighbours(length: int) -> Tensor:
-    """Whom one step of a recurrence joins, (length, length): each token with itself and with the one before it."""
-    here = torch.arange(length)
-    back = here[:, None] - here
-    return (back == 0) | (back == 1)
 
 
 class RecurrentLayer(nn.Module):
@@ -79,7 +57,7 @@ class RecurrentLayer(nn.Module):
         super().__init__()
         directions = 2 if part.direction == "both" else 1
         self.cell, self.directions, self.dim = part.cell, directions, dim
-        self.recurrence = Weights(part.cell, dim, dim // directions, directions)
+        self.recurrence = RecurrentWeights(part.cell, dim, dim // directions, directions)
 
     def forward(self, x: Tensor, context: Context, past: RecurrentMemory | None, step: int) -> tuple[Tensor, RecurrentMemory | None]:
         """y (batch, length, dim) for x (batch, length, dim), and the state behind each row's last real token."""
@@ -94,7 +72,7 @@ class RecurrentLayer(nn.Module):
         if context.watch is not None:
             about = "torch's kernel over the whole row" if valid is None else "torch's kernel over packed rows"
             context.watch.note("attention executors", step, lambda: (Verdict(self.cell, True, about, None),))
-        final = context.channel(FinalStates)
+        final: FinalStates | None = context.channels.get(FinalStates)
         if final is not None:
             final.append(states)
         return y, RecurrentMemory.of(states) if context.keep else None
@@ -107,12 +85,12 @@ def recalled(past: RecurrentMemory, cell: Cell, dim: int) -> States:
     return states
 
 
-def run(weights: Weights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
+def run(weights: RecurrentWeights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
     """What a cell makes of rows x (batch, length, dim) from states, and the states behind their real tokens."""
     return widely(weights, x, states, lambda x, states: _rows(weights, x, states, valid))
 
 
-def by_episode(weights: Weights, x: Tensor, states: States, begins: Tensor) -> tuple[Tensor, States]:
+def by_episode(weights: RecurrentWeights, x: Tensor, states: States, begins: Tensor) -> tuple[Tensor, States]:
     """What a cell makes of rows x (batch, length, dim) in which episodes begin where begins (batch, length) says, each from a state of 0.
 
     Every episode of every row becomes a row of its own: the first goes on from the row's state, and the last leaves its state behind.
@@ -135,7 +113,9 @@ def by_episode(weights: Weights, x: Tensor, states: States, begins: Tensor) -> t
     return whole.view(batch, length, -1), tuple(s[ends] for s in left)
 
 
-def widely(weights: Weights, x: Tensor, states: States, way: Callable[[Tensor, States], tuple[Tensor, States]]) -> tuple[Tensor, States]:
+def widely(
+    weights: RecurrentWeights, x: Tensor, states: States, way: Callable[[Tensor, States], tuple[Tensor, States]]
+) -> tuple[Tensor, States]:
     """What a way makes of rows x from states, on a CPU in float32 at least: a state that is rounded at every token drifts.
 
     Further, oneDNN's LSTM in half precision ends the process on machines that promise more than they have.
@@ -148,7 +128,7 @@ def widely(weights: Weights, x: Tensor, states: States, way: Callable[[Tensor, S
     return y.to(kind), states
 
 
-def _rows(weights: Weights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
+def _rows(weights: RecurrentWeights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
     dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
     flat = weights.flat(dtype)
     by_direction = tuple(torch.stack(s.to(dtype).chunk(weights.directions, dim=1)) for s in states)
@@ -161,7 +141,7 @@ def _rows(weights: Weights, x: Tensor, states: States, valid: Tensor | None) -> 
     return y, tuple(torch.cat(s.unbind(0), dim=1) for s in left)
 
 
-def _kernel(weights: Weights, x: Tensor, sizes: Tensor | None, states: States, flat: list[Tensor]) -> tuple[Tensor, ...]:
+def _kernel(weights: RecurrentWeights, x: Tensor, sizes: Tensor | None, states: States, flat: list[Tensor]) -> tuple[Tensor, ...]:
     """torch's own: x is (batch, length, dim), or with sizes the data of a packed sequence; states are (directions, batch, dim)."""
     before = states if weights.cell == "lstm" else states[0]
     learning = torch.is_grad_enabled()  # cuDNN keeps what a backward pass needs only if it is told that there will be one
@@ -170,7 +150,7 @@ def _kernel(weights: Weights, x: Tensor, sizes: Tensor | None, states: States, f
     return kernel(x, before, flat, *rest, True) if sizes is None else kernel(x, sizes, before, flat, *rest)
 
 
-def _packed(weights: Weights, x: Tensor, valid: Tensor, states: States, flat: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def _packed(weights: RecurrentWeights, x: Tensor, valid: Tensor, states: States, flat: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """The same of rows of different lengths, which torch packs so that padding is not computed; a row of none keeps its state."""
     lengths = valid.sum(dim=1)
     packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
@@ -183,7 +163,7 @@ def _packed(weights: Weights, x: Tensor, valid: Tensor, states: States, flat: li
     return rows, [torch.where(some, new.index_select(1, back), old) for new, old in zip(left, states, strict=True)]
 
 
-def _unrolled(weights: Weights, x: Tensor, valid: Tensor, states: States, flat: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def _unrolled(weights: RecurrentWeights, x: Tensor, valid: Tensor, states: States, flat: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """The same, step by step: torch.compile, which cannot look into lengths, unrolls rows anyhow."""
     sides, ends = [], []
     for way in range(weights.directions):

@@ -38,18 +38,8 @@ class Window(Attention):
         return True
 
     @property
-    def title(self) -> str:
-        return f"window of {self.window}"
-
-    @property
-    def ways(self) -> tuple[type[Pattern], ...]:
+    def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         return (Causal, Full)
-
-    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
-        """The tokens of a window."""
-        here = torch.arange(length)
-        back = here[:, None] - here
-        return (back <= self.window) & (back >= (0 if sizes.causal else -self.window))
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return WindowLayer(sizes, self)

@@ -1,8 +1,8 @@
 """How a sublayer joins the stream."""
 
-from formers.residual.base import Bare, Residual
+from formers.residual.base import Residual
 from formers.residual.gated import Gated
-from formers.residual.norm import NormOnly, Plain, PostNorm, PreNorm
+from formers.residual.norm import Bare, NormOnly, Plain, PostNorm, PreNorm
 from formers.residual.reversible import Reversible
 
 __all__ = ["Bare", "Gated", "NormOnly", "Plain", "PostNorm", "PreNorm", "Residual", "Reversible"]

@@ -24,18 +24,6 @@ class ResidualModule(nn.Module):
         return y
 
 
-class DropoutResidual(ResidualModule):
-    """A residual connection with dropout on the sublayer's output."""
-
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.drop = nn.Dropout(dropout)
-
-    def dropped(self, y: Tensor) -> Tensor:
-        """Drop(y); in evaluation y itself, without a call of the module."""
-        return self.drop(y) if self.training else y
-
-
 class Residual(Slot):
     """How the output of a sublayer is added to its input."""
 
@@ -54,17 +42,3 @@ class Residual(Slot):
     def gain(self, steps: int) -> float:
         """The factor on the initial output projections of a stack of `steps` blocks."""
         return 1.0
-
-
-class Bare(Residual):
-    """No residual connection and no norm (an ablation): x' = Drop(y)."""
-
-    def build(self, dim: int, dropout: float) -> ResidualModule:
-        return BareResidual(dropout)
-
-
-class BareResidual(DropoutResidual):
-    """x' = Drop(y)."""
-
-    def merge(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.dropped(y)

@@ -22,7 +22,7 @@ from typing import Literal
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from formers.residual.base import DropoutResidual, Residual, ResidualModule
+from formers.residual.base import Residual, ResidualModule
 
 EPSILON = 1e-5
 """What every LayerNorm adds to the variance unless a spec says otherwise: torch's."""
@@ -59,6 +59,13 @@ class PreNorm(_Normed):
 
     def gain(self, steps: int) -> float:
         return float((2 * steps) ** -0.5)
+
+
+class Bare(Residual):
+    """No residual connection and no norm (an ablation): x' = Drop(y)."""
+
+    def build(self, dim: int, dropout: float) -> ResidualModule:
+        return BareResidual(dropout)
 
 
 class Plain(Residual):
@@ -98,8 +105,20 @@ class NormOnly(Residual):
 WHOLE: dict[str, _Normed] = {"pre": PreNorm(), "post": PostNorm()}
 
 
+class DropoutResidual(ResidualModule):
+    """A residual connection with dropout on the sublayer's output."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(dropout)
+
+    def dropped(self, y: Tensor) -> Tensor:
+        """Drop(y); in evaluation y itself, without a call of the module."""
+        return self.drop(y) if self.training else y
+
+
 class NormResidual(DropoutResidual):
-    """A join with a norm of its own."""
+    """A residual connection with a LayerNorm."""
 
     def __init__(self, dim: int, dropout: float, epsilon: float = EPSILON) -> None:
         super().__init__(dropout)
@@ -142,3 +161,10 @@ class NormFirstResidual(PreNormResidual):
 
     def merge(self, x: Tensor, y: Tensor) -> Tensor:
         return self.dropped(y)  # E162
+
+
+class BareResidual(DropoutResidual):
+    """x' = Drop(y)."""
+
+    def merge(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.dropped(y)

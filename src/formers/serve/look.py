@@ -21,11 +21,11 @@ from torch import Tensor
 
 from formers.core import FormersError, Watch
 from formers.generation import tokenizer_of
-from formers.inspect.buckets import buckets_facts, buckets_of
-from formers.inspect.ponder import ponder_facts, ponder_of
-from formers.inspect.spans import spans_facts, spans_of
-from formers.inspect.tokens import token_labels
-from formers.inspect.views import SELF, views_of
+from formers.inspect.measure.attention import SELF, views_of
+from formers.inspect.measure.buckets import buckets_facts, buckets_of
+from formers.inspect.measure.ponder import ponder_facts, ponder_of
+from formers.inspect.measure.spans import spans_facts, spans_of
+from formers.inspect.measure.token_labels import token_labels
 from formers.model import Model, StackModel, evaluating
 from formers.score import DynamicSpan, Span
 from formers.serve.errors import ApiError

@@ -23,7 +23,7 @@ from formers.data.batches import pad
 from formers.generation import sample_images, tokenizer_of
 from formers.generation.images import cells_of, image_shape, levels_of
 from formers.heads import Classify
-from formers.inspect.images import to_rgb
+from formers.inspect.draw.images import to_rgb
 from formers.model import Model, Seq2Seq, evaluating, load
 from formers.model.files import CHECKPOINTS, checkpoints
 from formers.model.save import find, load_tokenizer, read_config

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, get_args, get_origin
 
 from formers.core import FormersError, Raster
-from formers.inspect.pattern_images import ImageGrid, image_grid, on_image_facts
-from formers.inspect.patterns import pattern_classes, pattern_facts, pattern_named, pattern_names
+from formers.inspect.measure.pattern_images import ImageGrid, image_grid, on_image_facts
+from formers.inspect.measure.patterns import pattern_classes, pattern_facts, pattern_named, pattern_names
 from formers.patterns import LocalGrid, OrderedGrid, Pattern
 from formers.serve.errors import ApiError
 from formers.serve.limits import Limits

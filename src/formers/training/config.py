@@ -12,12 +12,12 @@ DEFAULT_STEPS = 1000
 
 
 class Settings(Part):
-    """Budget, batch, optimiser, schedule, judging and saving of a run."""
+    """Budget, batch, optimiser, schedule, evaluation and checkpoints of a run."""
 
     steps: PositiveInt | None = None
-    """Stop after so many steps; with neither steps nor minutes, 1000."""
+    """Stop after so many training steps; with neither steps nor minutes, 1000."""
     minutes: PositiveFloat | None = None
-    """Stop after so much time, judging and saving on the way included."""
+    """Stop after so much time, evaluation and saving included."""
     batch: PositiveInt = 16
     """Sequences a step, over all processes."""
     accumulate: PositiveInt = 1
@@ -39,19 +39,19 @@ class Settings(Part):
     clip_each: PositiveFloat | None = None
     """Instead of that, the gradient of each weight matrix or vector is scaled down to this norm by itself."""
     precision: Literal["float32", "bf16", "fp16"] = "float32"
-    """What products are computed in while training; weights and judging stay float32. fp16 scales the loss, and needs a GPU."""
+    """What products are computed in while training; weights and evaluation stay float32. fp16 scales the loss, and needs a GPU."""
     checkpoint: bool = False
     """Keep only each block's input and compute the rest again in the backward pass: less memory, more time, the same gradient."""
     compile: bool = False
     """Let torch.compile make one program of the step."""
     eval_every: PositiveInt | None = None
-    """Judge on held-out data every so many steps; unless given, ten times in the run."""
+    """Evaluate on held-out data every so many steps; unless given, ten times in the run."""
     eval_batches: PositiveInt = 20
-    """How many batches of held-out data an evaluation on the way takes, spread over all of it and the same each time."""
+    """How many batches of held-out data an evaluation during training takes, spread over all of it and the same each time."""
     final_batches: PositiveInt = 256
     """How many the evaluation at the end takes, spread in the same way; `formers eval` takes all."""
     sample_tokens: NonNegativeInt = 100
-    """How long the text is that a writing model shows at each judgement on the way; 0 for none."""
+    """How long the text is that a writing model shows at each evaluation during training; 0 for none."""
     save_every: PositiveInt | None = None
     """Save a checkpoint every so many steps; unless given, every five minutes. The best and the last are always saved."""
     keep: PositiveInt = 3
@@ -65,22 +65,22 @@ class Settings(Part):
 
     @property
     def budget(self) -> int | None:
-        """The number of steps, or None where time decides alone."""
+        """The number of training steps of the budget; None if the budget is in minutes."""
         return DEFAULT_STEPS if self.steps is None and self.minutes is None else self.steps
 
-    def with_budget(self, steps: int | None, minutes: float | None) -> Settings:
-        """The settings with another budget; with neither, as they are."""
-        one_budget(steps, minutes)
-        return self if steps is None and minutes is None else self.replace(steps=steps, minutes=minutes)
+    def with_budget(self, training_steps: int | None, minutes: float | None) -> Settings:
+        """The settings with another budget; unchanged with neither."""
+        one_budget(training_steps, minutes)
+        return self if training_steps is None and minutes is None else self.replace(steps=training_steps, minutes=minutes)
 
 
-def settings(steps: int | None, minutes: float | None, options: dict[str, object]) -> Settings:
+def settings(training_steps: int | None, minutes: float | None, options: dict[str, object]) -> Settings:
     """The settings of a run from its budget and the options that are not the model's."""
-    one_budget(steps, minutes)
-    return Settings(steps=steps, minutes=minutes, **options)
+    one_budget(training_steps, minutes)
+    return Settings(steps=training_steps, minutes=minutes, **options)
 
 
-def one_budget(steps: int | None, minutes: float | None) -> None:
-    """Refuses two budgets at once."""
-    if steps is not None and minutes is not None:
-        raise FormersError(f"steps={steps} and minutes={minutes} are two budgets: give one of them.")
+def one_budget(training_steps: int | None, minutes: float | None) -> None:
+    """Raises FormersError for two budgets."""
+    if training_steps is not None and minutes is not None:
+        raise FormersError(f"steps={training_steps} and minutes={minutes} are two budgets: give one of them.")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import save as to_bytes
-from torch import Tensor, nn
+from torch import Tensor
 
 from formers.core import FormersError
 from formers.model.files import checkpoints, write_through
@@ -18,11 +18,6 @@ from formers.training.folder import BAD
 
 class Diverged(FormersError):
     """The loss, the gradient or the weights are not finite; exit code 3 on the command line."""
-
-
-def finite_weights(model: nn.Module) -> bool:
-    """Whether all weights are finite."""
-    return all(bool(value.isfinite().all()) for value in model.state_dict().values())
 
 
 def advice(learning_rate: float, folder: Path | None) -> str:

@@ -43,11 +43,6 @@ def prepare_images(
     return spec, opened, batches_of(spec, opened, reading)
 
 
-def reads_images_only(member: str) -> bool:
-    """Whether a member reads images and nothing else: it has levels. Others have them where they are trained on images."""
-    return "levels" in find_member(member).options
-
-
 def open_for(spec: Spec, data: str | Path, reading: Reading) -> tuple[ImageData, ImageBatches]:
     """Images as the model of a spec reads them."""
     refuse_reading(str(data), reading)

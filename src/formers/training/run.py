@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from formers.core import FormersError
 from formers.core.paths import given_path
-from formers.data import Reading
+from formers.data import Reading, kind_of
 from formers.data.files import parallel, resolved
-from formers.data.images import ImageBatches, has_images
+from formers.data.images import ImageBatches
 from formers.evaluation.evaluate import default_part, evaluate_all
 from formers.evaluation.metrics import Results
 from formers.evaluation.protocol import Protocol, apply_protocol, check_window_fits, is_text
@@ -35,7 +35,7 @@ def evaluate_run(
 ) -> Results:
     """The figures of a run's model on a part of its own data, or of other data, and the protocol that they were counted by.
 
-    protocol: how a text is read; what it leaves open is the run's own. limit: how many tokens of a text are judged, or rows of other data.
+    protocol: how a text is read; what it leaves open is the run's own. limit: the number of tokens of a text, or of rows of other data.
     """
     model, task, facts = open_run(run, data, part, protocol, checkpoint, device)
     its_own = Protocol(**facts.get("protocol") or {})
@@ -60,7 +60,7 @@ def open_run(
 ) -> tuple[Model, Task, dict[str, Any]]:
     """The model of a run, its own data or others as it reads them, and what the run says of itself.
 
-    What cannot be judged, or not by this protocol, is refused.
+    Raises FormersError for what cannot be evaluated, or not by this protocol.
     """
     folder = given_path("run", run, "the folder of a run")
     if data is not None:
@@ -72,7 +72,7 @@ def open_run(
     source = str(facts["data"]) if data is None else data
     reading, whole = Reading(**facts.get("reading", {})), _is_whole(facts, data)
     if whole and part is not None:
-        raise FormersError(f"split={part} cannot be had of {source}: a file of your own is judged whole; leave it out.")
+        raise FormersError(f"split={part} cannot be had of {source}: a file of your own is evaluated whole; leave it out.")
     its_own = facts.get("data") in (source, resolved(source))
     if not its_own:  # a folder or a named set has its parts
         reading = reading.replace(valid=resolved(source) if whole else None)
@@ -96,6 +96,6 @@ def open_run(
 
 def _is_whole(facts: dict[str, Any], data: str | None) -> bool:
     """Whether data are a file of the user's own, which has no parts; not if they are what the run was trained on."""
-    if data is None or facts.get("data") in (data, resolved(data)) or has_images(data):  # images are split into parts
+    if data is None or facts.get("data") in (data, resolved(data)) or kind_of(data) == "images":  # images are split into parts
         return False
     return all(Path(file).is_file() for file in parallel(data))

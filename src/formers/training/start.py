@@ -1,8 +1,7 @@
-"""Beginning a run, and going on with one."""
+"""`train` starts a run and `resume` continues one: both prepare a `Trainer` and call its `fit`."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +13,7 @@ import torch
 
 from formers.core import FormersError, Part, nearest
 from formers.core.paths import given_path
-from formers.data import Reading
-from formers.data.labelled import is_labelled, open_labelled
+from formers.data import Reading, kind_of, open_labelled
 from formers.data.progress import silently
 from formers.evaluation.protocol import Protocol, is_text
 from formers.family.members import member as find_member
@@ -38,11 +36,11 @@ from formers.training.trainer import Trainer
 logger = logging.getLogger(__name__)
 
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
-"""What torch.distributed says when another process is no more."""
+"""What torch.distributed says when another process has ended."""
 
 
 class Trained(NamedTuple):
-    """A trained model, the figures it reached on held-out data, and what it learnt from."""
+    """A trained model, its results on held-out data, and what it was trained on."""
 
     model: Model
     results: dict[str, Any]
@@ -66,7 +64,7 @@ def train(
     member_sizes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Trained:
-    """Trains a member on data, saves it in the run folder `out` as it goes, and judges it on held-out data.
+    """Trains a member on data, saves it in the run folder `out` during training, and evaluates it on held-out data.
 
     data: a file, a folder, a glob, two parallel files with a comma between them, or a name such as enwik8 or stdlib.
     from_run: another run whose weights and sizes this one begins with.
@@ -113,7 +111,7 @@ def train(
             "versions": versions(), "command": command(), "track": track, "finished": False,
             "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }  # fmt: skip
-        return _go(trainer, folder, facts, quiet, None, start)
+        return _fit(trainer, folder, facts, quiet, None, start)
 
 
 def resume(
@@ -152,27 +150,30 @@ def resume(
         if place.first:
             put_aside(folder, trainer.step)
             describe(folder, facts)
-        return _go(trainer, folder, facts, quiet, keep, start)
+        return _fit(trainer, folder, facts, quiet, keep, start)
 
 
 def arranged(
     member: str,
     options: dict[str, Any],
-    steps: int | None = None,
+    training_steps: int | None = None,
     minutes: float | None = None,
     preset: str | None = None,
     seed: int = 0,
     member_sizes: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], Settings, Reading]:
-    """A member's sizes, the settings of its training and of its reading, from options that name any of them; an unknown one is refused."""
+    """A member's sizes, the settings of its training and of its reading, from options that name any of them.
+
+    `steps` among the options is one of the member (the depth steps of universal-transformer); training steps have a parameter of their own.
+    """
     sizes, rest, read = _sorted(member, options)
     sizes |= _own(member, member_sizes or {})
     reading = Reading(**read).resolved()
-    return sizes, settings(steps, minutes, {**_defaults(member, preset, sizes), **rest, "seed": seed}), reading
+    return sizes, settings(training_steps, minutes, {**_defaults(member, preset, sizes), **rest, "seed": seed}), reading
 
 
-def _go(trainer: Trainer, folder: Path | None, facts: dict[str, Any], quiet: bool, keep: int | None, start: float) -> Trained:
-    """Trains until the budget is spent, then judges; `keep` bytes of the metrics are those of the run so far."""
+def _fit(trainer: Trainer, folder: Path | None, facts: dict[str, Any], quiet: bool, keep: int | None, start: float) -> Trained:
+    """Trains until the budget is spent, then evaluates; `keep` bytes of the metrics are those of the run so far."""
     first = trainer.world.first
     mine = folder if first else None
     with Interrupts() as interrupts, Log(mine, quiet=quiet or not first, sinks=facts["track"], keep=keep, facts=facts) as log:
@@ -187,7 +188,7 @@ def _go(trainer: Trainer, folder: Path | None, facts: dict[str, Any], quiet: boo
                 describe(folder, facts)
                 begun(folder)
         waited = round(time.monotonic() - start, 2)
-        with _told(trainer):
+        with _short_errors(trainer):
             results = trainer.fit(log, folder, interrupts)
         if results:
             results["start_seconds"] = waited
@@ -217,8 +218,8 @@ def _ready(place: World, device: str, chosen: Settings, out: str | Path | None, 
 
 
 @contextmanager
-def _told(trainer: Trainer) -> Iterator[None]:
-    """Says in a sentence what torch says in a page where memory runs out within it, or a compiler is missing."""
+def _short_errors(trainer: Trainer) -> Iterator[None]:
+    """Replaces torch's long errors with one sentence: memory that runs out, and a missing compiler."""
     chosen = trainer.settings
     try:
         yield
@@ -265,7 +266,7 @@ def _again(facts: dict[str, Any], found: Path) -> Task:
 
 
 def with_protocol(task: Task, protocol: Mapping[str, Any]) -> Task:
-    """The task with the protocol that its texts are judged by, nothing in it left open."""
+    """The task with the evaluation protocol of its texts, with all values set."""
     return task._replace(protocol=Protocol(**protocol).resolved_for(task.spec)) if is_text(task.spec, task.batches) else task
 
 
@@ -284,7 +285,7 @@ def _continued(member: str, run: Path, data: str, preset: str | None, sizes: dic
     if base.tokenizer is None and base.spec.image is None:
         raise FormersError(f"{run} has no tokenizer, so nothing says how to read {data}: give a run that `formers train` wrote.")
     spec = Spec(**read_config(find(run))["spec"]).replace(**sizes)  # with what only training needs, which `load` leaves behind
-    if isinstance(spec.head, MaskedLM) and is_labelled(data):  # what was learnt by guessing words learns to classify
+    if isinstance(spec.head, MaskedLM) and kind_of(data) == "labels":  # a trained masked language model learns to classify
         labels = open_labelled(data, reading).labels
         spec = spec.replace(head=Classify(classes=len(labels or ())))
     return task_of(spec, base.tokenizer, data, reading, base.labels)
@@ -317,13 +318,13 @@ def _own(member: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _defaults(member: str, preset: str | None, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Training settings that the member's paper asks for; `row_tokens`, where it has them, become a batch that is the smaller the longer
-    its rows are, and judgements on the way of as many tokens as they have with short rows."""
+    its rows are, and evaluations during training of as many tokens as they have with short rows."""
     known = find_member(member)
     chosen = dict(known.training.get(preset or "", {}))
     tokens = chosen.pop("row_tokens", None)
     if tokens is None:
         return chosen
-    usual = inspect.signature(known.recipe).parameters["length"].default
+    usual = known.parameters["length"].default
     length = sizes.get("length", known.presets[preset].get("length", usual) if preset else usual)
     if not isinstance(length, int) or length < 1:
         return chosen  # which the member refuses

@@ -1,4 +1,4 @@
-"""What a member is trained on: its spec decides which batches it needs, and the data decide its vocabulary and its classes."""
+"""The task that a member and its data make: the spec decides which batches it needs, the data decide its vocabulary and its classes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from typing import Any, NamedTuple
 
 from formers.core import FormersError
 from formers.core.paths import given_path
-from formers.data.babi import StoryData, has_stories, open_stories
+from formers.data.babi import StoryData
 from formers.data.batches import Batches, Language, LastWord, Masked
 from formers.data.catalogue import default_tokens
 from formers.data.collate import Labelled, Pairs
 from formers.data.examples import Examples
 from formers.data.files import Lazy, Parts
-from formers.data.images import ImageBatches, ImageData, has_images
-from formers.data.labelled import is_labelled, open_labelled
+from formers.data.images import ImageBatches, ImageData
 from formers.data.lanes import Streams
 from formers.data.numbers import NumberPairs
-from formers.data.pairs import Encoded, open_pairs
-from formers.data.passages import has_passages, open_passages
+from formers.data.pairs import Encoded
+from formers.data.passages import Passages
 from formers.data.reading import Reading
+from formers.data.registry import kind_of, open_data
 from formers.data.stream import token_stream
-from formers.data.tasks import is_exercise
-from formers.data.text import Text, TextData, open_text
+from formers.data.text import Text, TextData
 from formers.data.tokenize import Bytes, Tokenizer
 from formers.data.vocabulary import find_tokenizer
 from formers.data.words import Words
@@ -36,7 +35,7 @@ from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM
 from formers.memory import NoMemory
 from formers.model import Spec, check
 from formers.training.exercise import drawn, exercise_spec
-from formers.training.images import open_for, prepare_images, reads_images_only
+from formers.training.images import open_for, prepare_images
 from formers.training.stories import prepare_stories, refuse_reader, story_batches
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ WORDS = 1 << 30
 
 
 class Task(NamedTuple):
-    """A spec with the vocabulary of its data, the batches to train and judge it on, and what they were made of."""
+    """A spec with the vocabulary of its data, the batches to train and evaluate it on, and what they were made of."""
 
     spec: Spec
     tokenizer: Tokenizer | None
@@ -58,13 +57,13 @@ class Task(NamedTuple):
     text: Text | None
     """The bytes themselves, for members that read them as tokens."""
     fingerprint: str = ""
-    """The sha256 of the data and of how they were parted."""
+    """The sha256 of the data and of how they were split."""
     labels: tuple[str, ...] | None = None
     """The classes in the order of their numbers."""
     source: str = ""
     """What opens the data again, from any folder."""
     protocol: Protocol = Protocol()
-    """How texts are read to be judged."""
+    """How texts are read in an evaluation."""
 
 
 def prepare(
@@ -72,28 +71,34 @@ def prepare(
 ) -> Task:
     """The task that a member and its data make."""
     given_path("data", data, DATA)
-    options = dict(options or {})
-    if is_exercise(data):
+    options, kind = dict(options or {}), kind_of(data)
+    if kind == "task":
         return _exercise(exercise_spec(member, data, preset, options), data, reading)
-    if has_stories(data):
+    if kind == "stories":
         return _task(*prepare_stories(member, data, preset, options, reading))
-    if has_images(data) or reads_images_only(member):  # data that have none are refused where they are opened
+    reads_only_images = "levels" in find_member(member).options
+    if kind == "images" or reads_only_images:  # other data are refused when they are opened
         return _of_images(*prepare_images(member, data, preset, options, reading))
+    return _prepare_text(member, data, preset, options, reading, has_labels=kind == "labels")
+
+
+def _prepare_text(member: str, data: str | Path, preset: str | None, options: dict[str, Any], reading: Reading, has_labels: bool) -> Task:
+    """The task of a running text, of labelled texts or of pairs."""
     unknown = WORDS if options.get("cutoffs") else 256
     probe = member_spec(member, preset=preset, **{"vocab": unknown, **options})
     check(probe)  # this and the vocabulary before the data are read
-    kind = reading.tokens or default_tokens(data, words="cutoffs" in find_member(member).options)
+    tokens = reading.tokens or default_tokens(data, words="cutoffs" in find_member(member).options)
     specials = _specials(probe)
     vocab = probe.vocab if "vocab" in options else None
-    if vocab is not None and kind not in ("characters", "words"):
+    if vocab is not None and tokens not in ("characters", "words"):
         _refuse_small(vocab, 256 + len(specials))
-    if "classes" in find_member(member).options and isinstance(probe.head, MaskedLM) and is_labelled(data):
+    if "classes" in find_member(member).options and isinstance(probe.head, MaskedLM) and has_labels:
         probe, specials = member_spec(member, preset=preset, **{"vocab": 256, **options, "classes": 2}), ()
         options["classes"] = None
     opened = _open(probe, data, reading)
-    assert not isinstance(opened, StoryData)
-    tokenizer = find_tokenizer(kind, opened, specials, vocab)
-    if vocab is not None and kind not in ("bpe", "words"):  # of a small text these may have fewer ids than were asked for
+    assert isinstance(opened, TextData | Examples)
+    tokenizer = find_tokenizer(tokens, opened, specials, vocab)
+    if vocab is not None and tokens not in ("bpe", "words"):  # of a small text these may have fewer ids than were asked for
         _refuse_small(vocab, tokenizer.vocab)
     else:
         options["vocab"] = tokenizer.vocab
@@ -110,22 +115,30 @@ def task_of(
     spec: Spec, tokenizer: Tokenizer | None, data: str | Path, reading: Reading = Reading(), labels: Sequence[str] | None = None
 ) -> Task:
     """The task of a spec whose tokenizer and labels are known, as those of a saved run."""
-    if has_images(data):
+    kind = kind_of(data)
+    if kind == "images":
         return _of_images(spec, *open_for(spec, data, reading))
-    if is_exercise(data):
+    if kind == "task":
         return _exercise(spec, data, reading, tokenizer)
     if tokenizer is None:
         raise FormersError(
             f"{spec.name or 'this model'} has no tokenizer, so {data} cannot be read: give data of the kind it was trained on."
         )
-    if has_passages(data):
-        parts, about, mark = open_passages(data)
-        if not spec.head.generates or spec.encoder is not None:
-            raise FormersError(f"{data} asks for the next word, which {spec.name} does not tell: use a language model.")
-        if isinstance(tokenizer, Words):
-            raise FormersError(f"{data} is plain text, of which words between spaces know little: judge a model of bytes or bpe by it.")
-        return Task(spec, tokenizer, LastWord(parts, spec.length, tokenizer), about, None, mark, None, str(data))
+    if kind == "passages":
+        return _passages(spec, data, tokenizer)
     return _task(spec, tokenizer, _open(spec, data, reading, labels))
+
+
+def _passages(spec: Spec, data: str | Path, tokenizer: Tokenizer) -> Task:
+    """The task of passages whose last word is predicted."""
+    opened = open_data(data, kind="passages")
+    assert isinstance(opened, Passages)
+    if not spec.head.generates or spec.encoder is not None:
+        raise FormersError(f"{data} asks for the next word, which {spec.name} does not predict: use a language model.")
+    if isinstance(tokenizer, Words):
+        raise FormersError(f"{data} is plain text, and words between spaces do not fit it: evaluate a model of bytes or bpe on it.")
+    batches = LastWord(opened.parts, spec.length, tokenizer)
+    return Task(spec, tokenizer, batches, opened.about, None, opened.fingerprint, None, opened.source)
 
 
 def _of_images(spec: Spec, data: ImageData, batches: ImageBatches) -> Task:
@@ -140,19 +153,23 @@ def _exercise(spec: Spec, data: str | Path, reading: Reading, tokenizer: Tokeniz
 
 
 def _open(spec: Spec, data: str | Path, reading: Reading, labels: Sequence[str] | None = None) -> TextData | Examples | StoryData:
-    """The data of the kind that a spec learns from."""
-    if has_stories(data):
+    """The data, opened as the kind that a model of the spec reads."""
+    kind = kind_of(data)
+    if kind == "stories":
         refuse_reader(str(data), spec.name, spec.fact is not None)
-        return open_stories(data, reading, labels)
-    if spec.fact is not None:
+    elif spec.fact is not None:
         raise FormersError(f"{data} has no facts, and with fact={spec.fact} {spec.name} reads nothing else: give stories, such as babi:1.")
-    if spec.encoder is not None:
-        return open_pairs(data, reading, spec.name)
-    if isinstance(spec.head, Classify):
-        return open_labelled(data, reading, None if labels is None else tuple(labels))
-    if is_labelled(data):
-        log.warning("%s has labels or pairs, and %s reads it as plain text, for it does not classify or translate", data, spec.name)
-    return open_text(data, reading)
+    elif spec.encoder is not None:
+        kind = "pairs"
+    elif isinstance(spec.head, Classify):
+        kind = "labels"
+    else:
+        if kind == "labels":
+            log.warning("%s has labels or pairs, and %s reads it as plain text, for it does not classify or translate", data, spec.name)
+        kind = "text"
+    opened = open_data(data, reading, kind, labels=labels, reader=spec.name)
+    assert isinstance(opened, TextData | Examples | StoryData)
+    return opened
 
 
 def _refuse_small(vocab: int, ids: int) -> None:

@@ -26,7 +26,7 @@ from formers.model import Model, Output
 from formers.training import checkpoint as checkpoints
 from formers.training.config import Settings
 from formers.training.distributed import ALONE, World
-from formers.training.divergence import Diverged, advice, finite_weights, save_bad_batch
+from formers.training.divergence import Diverged, advice, save_bad_batch
 from formers.training.interrupts import Interrupts
 from formers.training.log import Log
 from formers.training.optim import clip, optimizer, rate
@@ -203,7 +203,7 @@ class Trainer:
             raise Diverged(f"the loss on held-out data is {loss:g} at the end, after step {self.step:,}: {self._advice(folder)}.")
 
     def _check_weights(self, folder: Path | None) -> None:
-        if not finite_weights(self.model):
+        if not all(bool(value.isfinite().all()) for value in self.model.state_dict().values()):
             raise Diverged(f"the weights are not finite after step {self.step:,}: {self._advice(folder)}.")
 
     def _check_last_steps(self, folder: Path | None) -> None:

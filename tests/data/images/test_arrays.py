@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from formers.data.images import ImageOptions, has_images, open_images
+from formers.data import kind_of
+from formers.data.images import ImageOptions, open_images
 from helpers import refused
 
 
@@ -36,7 +37,7 @@ def whole(data):
 def test_a_tenth_is_held_out_and_nothing_is_lost(saved):
     images = random_images(30, 4, 5, 3)
     name = saved(images)
-    assert has_images(name)
+    assert kind_of(name) == "images"
     found = open_images(name)
     assert (found.shape, found.levels, found.labels, found.source) == ((4, 5, 3), 256, None, name)
     assert {part: len(found.parts[part].images) for part in found.parts} == {"train": 27, "valid": 3}

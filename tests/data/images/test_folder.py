@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from formers.data.images import ImageOptions, decoded, has_images, open_images
+from formers.data import kind_of
+from formers.data.images import ImageOptions, decoded, open_images
 from helpers import refused
 
 Image = pytest.importorskip("PIL.Image")
@@ -35,7 +36,7 @@ def test_a_tenth_is_held_out_by_name(root):
     for i in range(20):
         save(root / f"{i:02}.png", i)
     found = open_images(root)
-    assert has_images(root)
+    assert kind_of(root) == "images"
     assert (found.shape, found.levels, found.labels, found.source) == ((2, 3, 1), 256, None, str(root))
     assert len(shades(found, "valid")) == 2
     assert sorted(shades(found, "train") + shades(found, "valid")) == list(range(20))
@@ -87,13 +88,13 @@ def test_globs_and_other_files(root):
         save(root / "inner" / f"{i}.webp", 200)
     (root / "notes.txt").write_text("not an image")
     save(root / ".hidden.png", 100)
-    assert has_images(f"{root}/*.png")
+    assert kind_of(f"{root}/*.png") == "images"
     assert sorted(shades(open_images(f"{root}/*.png"), "train") + shades(open_images(f"{root}/*.png"), "valid")) == [0, 1, 2]
     assert sum(len(open_images(root).parts[part].images) for part in ("train", "valid")) == 6
     for i in range(7):
         (root / f"{i}.txt").write_text("a text")
-    assert not has_images(root)  # more texts than images
-    assert not has_images(root / "notes.txt")
+    assert kind_of(root) != "images"  # more texts than images
+    assert kind_of(root / "notes.txt") != "images"
     with refused("notes.txt", ".npz"):
         open_images(root / "notes.txt")
     with refused("nowhere", "not there"):

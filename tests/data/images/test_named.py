@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from formers.data import open_text
+from formers.data import kind_of, open_text
 from formers.data.catalogue import IMAGE_NAMES, IMAGES, NAMES, OFFERED, Images, Package
-from formers.data.images import ImageOptions, evaluated, has_images, named, open_images
+from formers.data.images import ImageOptions, evaluated, named, open_images
 from helpers import refused
 
 PARTS = ("train", "valid", "test")
@@ -65,7 +65,7 @@ def test_files_are_found_plain_or_packed(small, folder, form):
         pack, end = {"plain": (bytes, ""), "gz": (gzip.compress, ".gz"), "xz": (lzma.compress, ".xz")}[form]
         for name, content in small.items():
             (folder / f"{name}{end}").write_bytes(pack(content))
-    assert has_images("small")
+    assert kind_of("small") == "images"
     found = open_images("small")
     assert found.about == "small: 7 training, 1 validation, 4 test images of 2 x 3 x 1; 256 levels; 6 classes"
     assert (found.shape, found.levels, found.labels, found.source) == ((2, 3, 1), 256, tuple("abcdef"), "small")
@@ -104,7 +104,7 @@ def test_names_are_offered_and_are_not_text():
     assert IMAGE_NAMES == ("digits", "mnist", "cifar10", "mnist-static", "mnist-threshold", "mnist-dynamic")
     assert set(IMAGE_NAMES) <= set(NAMES) & set(OFFERED)
     for name in IMAGE_NAMES:
-        assert has_images(name)
+        assert kind_of(name) == "images"
         with refused(name, "images"):
             open_text(name)
 

@@ -69,5 +69,5 @@ def test_binary_images_are_those_of_evaluation(monkeypatch: pytest.MonkeyPatch) 
     images = torch.randint(256, (3, 4, 4, 1)).to(torch.uint8)
     data = ImageData({"valid": ImageSet(images, None)}, (4, 4, 1), 2, None, "", "", "", "dynamic")  # type: ignore[arg-type]
     monkeypatch.setattr(single, "open_images", lambda name, *rest: data)
-    monkeypatch.setattr(single, "has_images", lambda name: True)
+    monkeypatch.setattr(single, "kind_of", lambda name: "images")
     assert torch.equal(read_single("set:2", (4, 4, 1), 2).levels, evaluated(data, "valid").images[2].long())

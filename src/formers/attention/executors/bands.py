@@ -15,7 +15,7 @@ QUERIES = 64
 """Queries of a tile."""
 
 
-class Tile(NamedTuple):
+class BandTile(NamedTuple):
     """`groups` times `rows` queries, the first of them at `first`; each sees `keys` keys, those of the first group from `low` on."""
 
     first: int
@@ -70,7 +70,7 @@ class Tile(NamedTuple):
         return p.as_strided(size, strides, p.storage_offset() + self.rows - 1)
 
 
-def cut(n: int, m: int, offset: int, nearest: int, reach: int) -> Iterator[Tile]:
+def cut(n: int, m: int, offset: int, nearest: int, reach: int) -> Iterator[BandTile]:
     """The tiles of n queries, the first of them `offset` behind the first of m keys, that see distances nearest ... reach-1."""
     for first in range(0, n, QUERIES):
         stop = min(first + QUERIES, n)
@@ -78,12 +78,12 @@ def cut(n: int, m: int, offset: int, nearest: int, reach: int) -> Iterator[Tile]
         if high > low:
             furthest, closest = offset + stop - 1 - low, offset + first - high + 1
             shown = slice(max(0, furthest - reach + 1), furthest - max(nearest, closest) + 1)
-            yield Tile(first, stop - first, low, high - low, furthest, shown)
+            yield BandTile(first, stop - first, low, high - low, furthest, shown)
 
 
-def joined(tiles: list[Tile], most: int) -> list[Tile]:
+def joined(tiles: list[BandTile], most: int) -> list[BandTile]:
     """The same tiles, with those that look alike as one, of at most so many pairs."""
-    made: list[Tile] = []
+    made: list[BandTile] = []
     for tile in tiles:
         last = made[-1] if made else None
         if last is not None and (last.groups + 1) * tile.rows * tile.width <= most:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from formers.attention.executors.handles import HandleTable
-from formers.attention.executors.tiles import EMPTY, LOG2E, SHUT, TILE, Place, Shape, Tile, Tiles, tiles, units, wide
+from formers.attention.executors.tiles import EMPTY, LOG2E, SHUT, TILE, PieceTile, Place, Shape, Tiles, tiles, units, wide
 from formers.attention.request import Request
 from formers.core import Range
 from formers.core.random import fresh_seed, generator
@@ -33,8 +33,8 @@ LARGE_TILE = 1 << 24
 """Pairs of a tile on other devices, which have a launch to pay for each step."""
 
 
-def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why attention cannot be cut into pieces here, or None where it can."""
+def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why attention cannot be cut into pieces; None if it can."""
     if request.first is not None:
         return "rows hold several episodes, of which a query sees its own"
     if not (request.square and isinstance(request.queries, Range) and request.queries.start == 0):
@@ -46,8 +46,8 @@ def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return None
 
 
-def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why pieces would not pay, or None where they do."""
+def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why pieces are not worthwhile; None if they are."""
     n = request.queries.length
     if n < SHORTEST:
         return f"below {SHORTEST} tokens all pairs are computed as fast"
@@ -95,7 +95,7 @@ def _rows(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     return out.masked_fill(behind[:, None, :, None], 0.0)
 
 
-class Work(NamedTuple):
+class BlockedWork(NamedTuple):
     """What both directions share."""
 
     rounds: list[tuple[Tiles, ...]]
@@ -130,14 +130,14 @@ class Work(NamedTuple):
         return torch.empty_like(s).bernoulli_(1.0 - self.dropout, generator=keyed).mul_(1.0 / (1.0 - self.dropout))
 
 
-def _work(q: Tensor, pattern: Pattern, scale: float, dropout: float, seed: int) -> Work:
+def _work(q: Tensor, pattern: Pattern, scale: float, dropout: float, seed: int) -> BlockedWork:
     heads, n = q.shape[1:3]
     dtype = wide(q.dtype)
     # What is dropped is drawn tile by tile: it must not depend on the threads, which may change between the two directions.
     limit = (TILE if dropout else TILE * torch.get_num_threads()) if q.device.type == "cpu" else LARGE_TILE
     rounds = [tiles(pattern, n, head if pattern.by_head else 0, limit, dtype, q.device, not dropout) for head in range(heads)]
     more = max(-n % unit for each in rounds for unit in units(each))
-    return Work(rounds, dtype, more, scale, dropout, seed)
+    return BlockedWork(rounds, dtype, more, scale, dropout, seed)
 
 
 def forward(
@@ -152,7 +152,7 @@ def forward(
             shut = _shut(valid, row, work)
             for head in range(heads):
                 torch.mul(work.row(q[row, head]), scale * LOG2E, out=scaled)
-                each = Row(scaled, work.row(k[row, head]), work.row(v[row, head]), shut, lse[row, head], row * heads + head)
+                each = HeadRow(scaled, work.row(k[row, head]), work.row(v[row, head]), shut, lse[row, head], row * heads + head)
                 _forward(each, out[row, head], work, work.rounds[head], buffer)
     return out[:, :, :n].to(v.dtype), lse[:, :, :n, 0]
 
@@ -175,8 +175,8 @@ def backward(
                 rows = [work.row(x[row, head]) for x in (q, k, v, g, out, lse[..., None])]
                 torch.mul(rows[0], scale * LOG2E, out=scaled)
                 d = torch.mul(rows[3], rows[4], out=product).sum(dim=-1, keepdim=True)
-                each = Row(scaled, rows[1], rows[2], shut, rows[5], row * heads + head)
-                _backward(each, Back(rows[3], d, dq[row, head], dk[row, head], dv[row, head]), work, work.rounds[head], buffers)
+                each = HeadRow(scaled, rows[1], rows[2], shut, rows[5], row * heads + head)
+                _backward(each, BlockedGradients(rows[3], d, dq[row, head], dk[row, head], dv[row, head]), work, work.rounds[head], buffers)
     dq, dk, dv = (x[:, :, :n].to(y.dtype) for x, y in ((dq, q), (dk, k), (dv, v)))
     return dq, dk, dv
 
@@ -224,7 +224,7 @@ def flops(shapes: tuple[tuple[int, ...], ...], pattern: int, products: tuple[int
     return 2 * batch * sum(each) * (heads // len(each)) * (products[0] * width + products[1] * value)
 
 
-class Row(NamedTuple):
+class HeadRow(NamedTuple):
     """One head of one row of a batch."""
 
     q: Tensor
@@ -238,7 +238,7 @@ class Row(NamedTuple):
     number: int
 
 
-class Back(NamedTuple):
+class BlockedGradients(NamedTuple):
     """What the backward pass of a row is given, and where its gradients go."""
 
     g: Tensor
@@ -250,14 +250,14 @@ class Back(NamedTuple):
     dv: Tensor
 
 
-def _shut(valid: Tensor | None, row: int, work: Work) -> Tensor | None:
+def _shut(valid: Tensor | None, row: int, work: BlockedWork) -> Tensor | None:
     """What is added to the scores of a row's keys, (n, 1): SHUT where no token stands; None where all do."""
     if valid is None:
         return None
     return work.row(valid[row].to(work.dtype)[:, None].sub_(1.0).mul_(-SHUT))
 
 
-def _scores(q: Tensor, k: Tensor, tile: Tile, shut: Tensor | None, buffer: dict[Shape, Tensor]) -> Tensor:
+def _scores(q: Tensor, k: Tensor, tile: PieceTile, shut: Tensor | None, buffer: dict[Shape, Tensor]) -> Tensor:
     """The scores of a tile (groups, keys, queries), SHUT where a query may not look."""
     s = buffer[tile.shape]
     torch.bmm(k, q.mT, out=s)  # keys first: products of long thin matrices are faster this way round
@@ -268,7 +268,7 @@ def _scores(q: Tensor, k: Tensor, tile: Tile, shut: Tensor | None, buffer: dict[
     return s
 
 
-def _forward(row: Row, out: Tensor, work: Work, rounds: tuple[Tiles, ...], buffer: dict[Shape, Tensor]) -> None:
+def _forward(row: HeadRow, out: Tensor, work: BlockedWork, rounds: tuple[Tiles, ...], buffer: dict[Shape, Tensor]) -> None:
     """Writes the output (n, value_dim) of a row, and the logarithms of its sums."""
     lse = row.lse
     if not (rounds and rounds[0].whole):
@@ -301,7 +301,9 @@ def merge(first: Tensor, l1: Tensor, second: Tensor, top2: Tensor, total2: Tenso
     return second.mul_(two.div_(total)).addcmul_(first, one.div_(total)), total.log2_().add_(top)  # E23
 
 
-def _backward(row: Row, back: Back, work: Work, rounds: tuple[Tiles, ...], buffers: Sequence[dict[Shape, Tensor]]) -> None:
+def _backward(
+    row: HeadRow, back: BlockedGradients, work: BlockedWork, rounds: tuple[Tiles, ...], buffers: Sequence[dict[Shape, Tensor]]
+) -> None:
     """Adds up the gradients of a row."""
     for order, part in enumerate(rounds):
         k, v, shut = _among(part.among, row)
@@ -327,7 +329,7 @@ def _backward(row: Row, back: Back, work: Work, rounds: tuple[Tiles, ...], buffe
             part.among.add(back.dv, dv[None])
 
 
-def _among(where: Place | None, row: Row) -> tuple[Tensor, Tensor, Tensor | None]:
+def _among(where: Place | None, row: HeadRow) -> tuple[Tensor, Tensor, Tensor | None]:
     """Keys, values and what shuts keys, as the tiles of a round number them."""
     if where is None:
         return row.k, row.v, row.shut

@@ -19,8 +19,8 @@ from formers.attention.request import Request
 from formers.score import ByDistance
 
 
-def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why dense attention cannot do this: it always can."""
+def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """None: dense attention can compute every request."""
     return None
 
 

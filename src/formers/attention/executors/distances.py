@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from formers.attention.executors.bands import Tile, cut, joined
+from formers.attention.executors.bands import BandTile, cut, joined
 from formers.attention.executors.tiles import EMPTY, LOG2E, SHUT, TILE, wide
 from formers.attention.request import Request
 from formers.core import Range
@@ -31,8 +31,8 @@ FEWEST = 16
 """Below so many queries the whole term is as fast."""
 
 
-def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why attention cannot be tiled by distance here, or None where it can."""
+def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why attention cannot be tiled by distance; None if it can."""
     if request.first is not None:
         return "rows hold several episodes, of which a query sees its own"
     if not isinstance(request.bias, ByDistance):
@@ -50,8 +50,8 @@ def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return "there are no keys at all" if request.keys.length == 0 or q.numel() == 0 else None
 
 
-def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why tiles would not pay, or None where they do."""
+def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why tiles are not worthwhile; None if they are."""
     return f"for fewer than {FEWEST} queries the whole term is as fast" if request.queries.length < FEWEST else None
 
 
@@ -82,7 +82,7 @@ def _band(pattern: Pattern) -> tuple[int, int | None] | None:
     return None
 
 
-class Head(NamedTuple):
+class HeadRows(NamedTuple):
     """One head of a few rows of a batch, in the type that is computed in; scores are logarithms to base 2."""
 
     q: Tensor
@@ -96,7 +96,7 @@ class Head(NamedTuple):
     level: Tensor | None
     """(rows, n, distances) of a level that is another for every query, the furthest first; SHUT where keys are shut."""
 
-    def scores(self, tile: Tile, room: Room, s: Tensor) -> Tensor:
+    def scores(self, tile: BandTile, room: Room, s: Tensor) -> Tensor:
         """The scores (groups, queries, keys) of a tile, SHUT where a query may not look, written into s."""
         p = room.by_distance(tile, len(self.q))
         there = tile.distances(len(self.table))
@@ -116,12 +116,12 @@ class Room:
         self.shut: tuple[object, ...] = ()
         """Of what tiles the closed columns are shut: nobody writes there, so that the next tile of this shape finds them so."""
 
-    def by_key(self, tile: Tile, rows: int) -> Tensor:
+    def by_key(self, tile: BandTile, rows: int) -> Tensor:
         """(groups, queries, keys)."""
         shape = (rows * tile.groups, tile.rows, tile.keys)
         return self.keys[: math.prod(shape)].view(shape)
 
-    def by_distance(self, tile: Tile, rows: int) -> Tensor:
+    def by_distance(self, tile: BandTile, rows: int) -> Tensor:
         """(groups, queries, width)."""
         shape = (rows * tile.groups, tile.rows, tile.width)
         p = self.distances[: math.prod(shape)].view(shape)
@@ -133,10 +133,10 @@ class Room:
         return p
 
 
-class Work(NamedTuple):
+class DistanceWork(NamedTuple):
     """What both directions share: the tiles of each head, and how many rows of the batch are taken at a time."""
 
-    tiles: list[list[Tile]]
+    tiles: list[list[BandTile]]
     whole: bool
     """Whether every query is in a tile."""
     rows: int
@@ -153,7 +153,7 @@ class Work(NamedTuple):
         keys, distances = (like.new_empty(self.rows * max(each), dtype=self.dtype) for each in zip((0, 0), *sizes, strict=True))
         return Room(keys, distances)
 
-    def pieces(self, batch: int) -> Iterator[tuple[slice, int, list[Tile]]]:
+    def pieces(self, batch: int) -> Iterator[tuple[slice, int, list[BandTile]]]:
         """The rows and the head of each piece of work, and its tiles; in this order weights are kept."""
         for head, tiles in enumerate(self.tiles):
             for first in range(0, batch, self.rows):
@@ -172,15 +172,15 @@ class Heads(NamedTuple):
     level: Tensor | None
     """(rows, heads, n, distances), the furthest first."""
 
-    def some(self, rows: slice, head: int) -> Head:
+    def some(self, rows: slice, head: int) -> HeadRows:
         """One head of some rows."""
         level = None if self.level is None else self.level[rows, head]
-        return Head(
+        return HeadRows(
             self.q[rows, head], self.k[rows, head], self.v[rows, head], self.far[rows, head], _table(self.table, head), level
         )  # fmt: skip
 
 
-def _heads(q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, work: Work) -> Heads:
+def _heads(q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, work: DistanceWork) -> Heads:
     """The heads with what belongs into their factors: the scale, the logarithm, and a level that is the same for all queries."""
     q, k, v, far, table = (x.to(work.dtype) for x in (q, k, v, far, table))
     turned, met, own = table.flip(1), far * LOG2E, None
@@ -205,7 +205,7 @@ def _table(table: Tensor, head: int) -> Tensor:
     return table[head if len(table) > 1 else 0]
 
 
-def _work(q: Tensor, k: Tensor, scale: float, offset: int, nearest: int, reaches: list[int], threads: int) -> Work:
+def _work(q: Tensor, k: Tensor, scale: float, offset: int, nearest: int, reaches: list[int], threads: int) -> DistanceWork:
     made = {reach: list(cut(q.shape[2], k.shape[2], offset, nearest, reach)) for reach in set(reaches)}
     most = TILE * threads
     largest = max((tile.rows * tile.width for tiles in made.values() for tile in tiles), default=1)
@@ -214,7 +214,7 @@ def _work(q: Tensor, k: Tensor, scale: float, offset: int, nearest: int, reaches
     if len(q) // rows * sum(map(len, made.values())) > len(q) * sum(map(len, together.values())):  # fewer pieces of work, row by row
         made, rows = together, 1
     whole = all(sum(tile.groups * tile.rows for tile in tiles) == q.shape[2] for tiles in made.values())
-    return Work([made[reach] for reach in reaches], whole, rows, wide(q.dtype), scale)
+    return DistanceWork([made[reach] for reach in reaches], whole, rows, wide(q.dtype), scale)
 
 
 def forward(
@@ -225,7 +225,7 @@ def forward(
     work = _work(q, k, scale, offset, nearest, reaches, threads)
     out = (v.new_empty if work.whole else v.new_zeros)((*q.shape[:3], v.shape[3]))
     lse = q.new_full((*q.shape[:3], 1), EMPTY, dtype=work.dtype)
-    weights = Weights(q.new_empty(_kept(work, len(q), learning), dtype=work.dtype))
+    weights = TileWeights(q.new_empty(_kept(work, len(q), learning), dtype=work.dtype))
     with torch.autocast(q.device.type, enabled=False):
         room, heads = work.room(q), _heads(q, k, v, far, table, level, work)
         for rows, head, tiles in work.pieces(len(q)):
@@ -240,13 +240,13 @@ def forward(
     return out, lse, weights.all
 
 
-def _kept(work: Work, batch: int, learning: bool) -> int:
+def _kept(work: DistanceWork, batch: int, learning: bool) -> int:
     """How many weights are kept for the backward pass."""
     pairs = work.pairs(batch)
     return pairs if learning and pairs <= KEPT else 0
 
 
-class Weights:
+class TileWeights:
     """The weights of all tiles, one behind the other, where they are kept."""
 
     def __init__(self, all_: Tensor) -> None:
@@ -265,7 +265,7 @@ def backward(
     scale: float, offset: int, nearest: int, reaches: list[int], learning: bool, threads: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k, v, the queries that meet the table, the table, and the level (of none: nothing)."""
-    work, weights = _work(q, k, scale, offset, nearest, reaches, threads), Weights(kept)
+    work, weights = _work(q, k, scale, offset, nearest, reaches, threads), TileWeights(kept)
     with torch.autocast(q.device.type, enabled=False):
         room, other, heads = work.room(q), work.room(q), _heads(q, k, v, far, table, level, work)
         slopes = g.to(work.dtype).contiguous()
@@ -276,7 +276,7 @@ def backward(
             torch.zeros_like(heads.table), None if heads.level is None else torch.zeros_like(heads.level),
         )  # fmt: skip
         for rows, head, tiles in work.pieces(len(q)):
-            each, back = heads.some(rows, head), Back(slopes[rows, head], d[rows, head], made.some(rows, head))
+            each, back = heads.some(rows, head), DistanceGradients(slopes[rows, head], d[rows, head], made.some(rows, head))
             for tile in tiles:
                 p = weights.next(room.by_key(tile, len(each.q)))
                 if not len(kept):
@@ -289,17 +289,17 @@ def backward(
     return made.q.to(q.dtype), made.k.to(k.dtype), made.v.to(v.dtype), made.far.to(far.dtype), dtable.to(table.dtype), dlevel.to(q.dtype)
 
 
-class Back(NamedTuple):
+class DistanceGradients(NamedTuple):
     """What the backward pass of a head is given, and where its gradients go."""
 
     g: Tensor
     """The gradient (rows, n, value_dim) of the output."""
     d: Tensor
     """(rows, n, 1), the products of g and the output."""
-    to: Head
+    to: HeadRows
 
 
-def _backward(each: Head, back: Back, tile: Tile, p: Tensor, room: Room, scale: float) -> None:
+def _backward(each: HeadRows, back: DistanceGradients, tile: BandTile, p: Tensor, room: Room, scale: float) -> None:
     """Adds up the gradients of a tile, whose weights are p."""
     to, g, s = back.to, tile.queries(back.g), room.by_key(tile, len(each.q))
     torch.bmm(g, tile.seen(each.v).mT, out=s)

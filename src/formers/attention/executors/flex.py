@@ -38,8 +38,8 @@ Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch, head, query, key) -> whether the query may see the key, all of them numbers."""
 
 
-def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why FlexAttention cannot do this, or None where it can."""
+def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why FlexAttention cannot compute this; None if it can."""
     device = q.device.type
     if device not in ("cpu", "cuda"):
         return f"FlexAttention is not used on {device}"
@@ -59,10 +59,10 @@ def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
         return f"FlexAttention has no kernel for {str(q.dtype).removeprefix('torch.')}"
     if torch.compiler.is_compiling():
         return "its blocks would be looked for at every call of what torch.compile makes"
-    return _refuses_on_cpu(q, k, v) if device == "cpu" else None
+    return _unsupported_on_cpu(q, k, v) if device == "cpu" else None
 
 
-def _refuses_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+def _unsupported_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return "FlexAttention has no backward on a CPU"
     if q.dtype != torch.float32:
@@ -70,8 +70,8 @@ def _refuses_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return None if compiler() is not None else "there is no C++ compiler, with which torch would make its kernel for a CPU"
 
 
-def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why it would not pay, or None where it does."""
+def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why FlexAttention is not worthwhile; None if it is."""
     if q.device.type == "cpu":
         return "FlexAttention is for GPUs: on a CPU it is slower than pieces, and runs where it is asked for"
     if max(request.queries.length, request.keys.length) < SHORTEST or request.queries.length < BLOCK:
@@ -110,7 +110,7 @@ def _compiled() -> Any:
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
-class Blocks(NamedTuple):
+class FlexBlocks(NamedTuple):
     """For every block of queries: how many blocks of keys it sees in part, which, how many it sees whole, and which."""
 
     part: Tensor
@@ -143,14 +143,14 @@ def _kept_mask(pattern: Pattern, queries: Range, keys: Range, heads: int, device
         return _mask(_blocks(*asked, False), predicate(*asked), queries, keys)
 
 
-def _mask(blocks: Blocks, seen: Predicate, queries: Range, keys: Range) -> Any:
+def _mask(blocks: FlexBlocks, seen: Predicate, queries: Range, keys: Range) -> Any:
     from torch.nn.attention.flex_attention import BlockMask
 
     return BlockMask.from_kv_blocks(*blocks, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(queries.length, keys.length))
 
 
 @cached(16)
-def _blocks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, padded: bool) -> Blocks:
+def _blocks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, padded: bool) -> FlexBlocks:
     """The blocks that hold an allowed pair; where keys are padded, nobody knows of one that it is seen whole."""
     some, every = [], []
     more = -keys.length % BLOCK
@@ -165,7 +165,7 @@ def _blocks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: t
             some.append(seen.any(dim=3).any(dim=1))
             every.append(seen.all(dim=3).all(dim=1))
         whole = torch.stack(every, dim=1)[None] & (not padded)
-        return Blocks(*_listed(torch.stack(some, dim=1)[None] & ~whole), *_listed(whole))
+        return FlexBlocks(*_listed(torch.stack(some, dim=1)[None] & ~whole), *_listed(whole))
 
 
 def _listed(marked: Tensor) -> tuple[Tensor, Tensor]:

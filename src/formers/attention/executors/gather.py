@@ -17,8 +17,8 @@ from formers.core.positions import StaticPositions, find_slices, take_slices
 from formers.score import ByDistance
 
 
-def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why keys cannot be gathered here, or None where they can."""
+def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why keys cannot be gathered; None if they can."""
     if request.first is not None:
         return "rows hold several episodes, of which a query sees its own"
     if not isinstance(request.queries, Range) or request.queries.length != 1:
@@ -31,8 +31,8 @@ def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return None if wanted is None or find_slices(request.keys, wanted) is not None else "not all of the keys that are read are there"
 
 
-def idles(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why gathering would not pay, or None where it does."""
+def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why gathering is not worthwhile; None if it is."""
     assert isinstance(request.queries, Range)
     wanted = request.pattern.reads(request.queries.start)
     if wanted is None:
@@ -45,7 +45,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention over the keys that are read."""
     keys = _read(request)
     where = find_slices(_held(request), keys)
-    assert where is not None, "refuses() has said so"
+    assert where is not None, "unsupported() has checked this"
     valid = None if request.valid is None else take_slices(request.valid, where, dim=1)
     bias = request.bias
     if isinstance(bias, ByDistance):

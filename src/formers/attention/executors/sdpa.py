@@ -10,8 +10,8 @@ from formers.core import Range
 from formers.patterns import Causal
 
 
-def refuses(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why the fused kernel cannot do this, or None where it can."""
+def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why the fused kernel cannot compute this; None if it can."""
     if request.keys.length == 0:
         return "there are no keys at all"
     return None

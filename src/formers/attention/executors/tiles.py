@@ -11,7 +11,7 @@ from torch import Tensor
 
 from formers.core.tables import cached
 from formers.patterns import Pattern
-from formers.patterns.plan import Grid, Piece, Round, SelectedPositions, Where
+from formers.patterns.plan import GroupedPositions, Piece, Round, SelectedPositions, Where
 
 SHUT = -1e30
 """Added to the score of a key that a query may not see: finite, so that no difference of two of them is undefined."""
@@ -28,19 +28,19 @@ class Place(NamedTuple):
     where: Where
     numbers: Tensor | None
     """Of blocks that are chosen one by one, all groups in a row."""
-    parts: tuple[Grid, ...]
+    parts: tuple[GroupedPositions, ...]
     """A grid in parts whose groups do not overlap."""
 
     @property
     def solid(self) -> bool:
         """Whether the tokens of all groups lie one behind the other, so that products can be written where they belong."""
         where = self.where
-        return isinstance(where, Grid) and where.stride == 1 and (where.groups == 1 or where.step == where.size)
+        return isinstance(where, GroupedPositions) and where.stride == 1 and (where.groups == 1 or where.step == where.size)
 
     def take(self, x: Tensor) -> Tensor:
         """The tokens (groups, size, width), a view where they lie in runs."""
         where = self.where
-        if isinstance(where, Grid):
+        if isinstance(where, GroupedPositions):
             return _view(x, where) if where.stride == 1 else _view(x, where).contiguous()
         assert self.numbers is not None
         return self._blocks(x).index_select(0, self.numbers).view(where.groups, where.size, x.shape[1])
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
     def put(self, x: Tensor, y: Tensor) -> None:
         """Writes y (groups, size, width) there; no token is there twice."""
-        if isinstance(self.where, Grid):
+        if isinstance(self.where, GroupedPositions):
             _view(x, self.where).copy_(y)
         else:
             assert self.numbers is not None
@@ -83,7 +83,7 @@ class Place(NamedTuple):
 Shape = tuple[int, int, int]
 
 
-class Tile(NamedTuple):
+class PieceTile(NamedTuple):
     """A few groups of a piece."""
 
     queries: Place
@@ -97,8 +97,8 @@ class Tile(NamedTuple):
 class Tiles(NamedTuple):
     """The tiles of a round."""
 
-    tiles: tuple[Tile, ...]
-    back: tuple[Tile, ...]
+    tiles: tuple[PieceTile, ...]
+    back: tuple[PieceTile, ...]
     """The same pairs, for the backward pass."""
     among: Place | None
     """Keys that are copied together first; the tiles then number the keys of the copy."""
@@ -140,7 +140,7 @@ def units(rounds: tuple[Tiles, ...]) -> set[int]:
     return {1, *(where.unit for where in chosen if isinstance(where, SelectedPositions))}
 
 
-def _cut(piece: Piece, limit: int, dtype: torch.dtype, device: torch.device) -> Iterator[Tile]:
+def _cut(piece: Piece, limit: int, dtype: torch.dtype, device: torch.device) -> Iterator[PieceTile]:
     """The tiles of a piece."""
     queries, keys, term = piece.queries, piece.keys, None
     if piece.mask is not None:
@@ -149,7 +149,7 @@ def _cut(piece: Piece, limit: int, dtype: torch.dtype, device: torch.device) -> 
     for first in range(0, queries.groups, each):
         count = min(each, queries.groups - first)
         a, b = _place(queries.part(first, count), device), _place(keys.part(first, count), device)
-        yield Tile(a, b, term, (count, keys.size, queries.size))
+        yield PieceTile(a, b, term, (count, keys.size, queries.size))
 
 
 def _place(where: Where, device: torch.device) -> Place:
@@ -159,7 +159,7 @@ def _place(where: Where, device: torch.device) -> Place:
     return Place(where, None, tuple(where.elements(i, min(each, where.size - i)) for i in range(0, where.size, each)))
 
 
-def _view(x: Tensor, where: Grid) -> Tensor:
+def _view(x: Tensor, where: GroupedPositions) -> Tensor:
     """The tokens (groups, size, width) of a grid in x (n, width), as a view."""
     step, last = x.stride()
     strides = (where.step * step, where.stride * step, last)

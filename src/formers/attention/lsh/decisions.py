@@ -23,7 +23,7 @@ def decide_once(context: Context, name: str, step: int, decide: Callable[[], T])
 
     `decide` draws no random numbers: a second pass, which does not call it, would leave the generator in another state.
     """
-    decisions = context.channel(Decisions)
+    decisions: Decisions | None = context.channels.get(Decisions)
     if decisions is None:
         return decide()
     if (name, step) not in decisions:

@@ -23,7 +23,7 @@ from formers.attention.executors.tiles import EMPTY, LOG2E, SHUT, wide
 from formers.attention.lsh.hashing import Hashed
 from formers.attention.lsh.reference import Rules
 from formers.attention.lsh.schedule import Lane, lanes, sort_out
-from formers.attention.lsh.tiles import Work, pairs, tiles_of
+from formers.attention.lsh.tiles import LSHWork, pairs, tiles_of
 from formers.core.random import fresh_seed
 
 RULES: HandleTable[Rules] = HandleTable()
@@ -45,7 +45,7 @@ def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: int, scale: float, real:
     return out
 
 
-class Row(NamedTuple):
+class LSHRow(NamedTuple):
     """A head of a row."""
 
     q: Tensor
@@ -59,7 +59,7 @@ class Row(NamedTuple):
     """The row, and which of its heads."""
 
 
-class Back(NamedTuple):
+class LSHGradients(NamedTuple):
     """What the backward pass of a row is given, and where its gradients go."""
 
     g: Tensor
@@ -118,7 +118,7 @@ def backward(
             slope = room.product("slope", given, factor)
             along = room.product("square", slope, out[index][:count].to(work.dtype)).sum(dim=-1, keepdim=True)
             grads = [room.zeros(name, x) for name, x in (("row dq", row.q), ("row dk", row.q), ("row dv", row.v))]
-            back = Back(slope, along, sums, *grads)
+            back = LSHGradients(slope, along, sums, *grads)
             for r, lane in enumerate(lanes(found, work.rules, *index, count, work.dtype)):
                 _backward(row, back, lane, work, room, r, places[(*index, r)][:count])
             if work.rules.itself == "alone":
@@ -132,10 +132,10 @@ def backward(
     return dq, dv
 
 
-def _work(q: Tensor, rules: int, scale: float, dropout: float, seed: int) -> Work:
+def _work(q: Tensor, rules: int, scale: float, dropout: float, seed: int) -> LSHWork:
     # What is dropped is drawn tile by tile: it must not depend on the threads, which may change between the two directions.
     limit = (PAIRS if dropout else PAIRS * torch.get_num_threads()) if q.device.type == "cpu" else LARGE_TILE
-    return Work(RULES[rules], wide(q.dtype), limit, scale, dropout, seed)
+    return LSHWork(RULES[rules], wide(q.dtype), limit, scale, dropout, seed)
 
 
 def _rows(real: Tensor | None, batch: int, heads: int, n: int) -> Iterator[tuple[tuple[int, int], int]]:
@@ -144,12 +144,12 @@ def _rows(real: Tensor | None, batch: int, heads: int, n: int) -> Iterator[tuple
     return ((index, counts[index[0]]) for index in itertools.product(range(batch), range(heads)) if counts[index[0]])
 
 
-def _row(q: Tensor, v: Tensor, index: tuple[int, int], count: int, work: Work, room: ScratchBuffers) -> Row:
+def _row(q: Tensor, v: Tensor, index: tuple[int, int], count: int, work: LSHWork, room: ScratchBuffers) -> LSHRow:
     q, v = (x[index][:count].to(work.dtype) for x in (q, v))
     q = room.product("row", q, work.scale * LOG2E)
     squares = room.product("square", q, q).sum(dim=-1, keepdim=True)
     more = work.rules.key_epsilon * q.shape[1] * (work.scale * LOG2E) ** 2  # of the queries as they are here, times the scale
-    return Row(q, (squares + more).clamp_(min=TINY).rsqrt_(), v, bool(squares.max().sqrt_() <= SMALL), index)
+    return LSHRow(q, (squares + more).clamp_(min=TINY).rsqrt_(), v, bool(squares.max().sqrt_() <= SMALL), index)
 
 
 class Order(NamedTuple):
@@ -160,14 +160,14 @@ class Order(NamedTuple):
     v: Tensor
 
     @classmethod
-    def of(cls, row: Row, lane: Lane, room: ScratchBuffers, m: int) -> Order:
+    def of(cls, row: LSHRow, lane: Lane, room: ScratchBuffers, m: int) -> Order:
         """Those of a lane; queries stand among the keys, which are queries of length 1."""
         both = room.rows("q", row.q, lane.keys)
         k = torch.mul(both, room.rows("over", row.over, lane.keys), out=room.take("k", *both.shape))
         return cls(both[lane.before * m :][: len(lane.queries)], k, room.rows("v", row.v, lane.keys))
 
 
-def _forward(row: Row, lane: Lane, work: Work, room: ScratchBuffers, r: int) -> tuple[Tensor, Tensor]:
+def _forward(row: LSHRow, lane: Lane, work: LSHWork, room: ScratchBuffers, r: int) -> tuple[Tensor, Tensor]:
     """The output (tokens, value_dim) of a lane in its order, and the logarithms of its sums (tokens, 1)."""
     q, k, v = Order.of(row, lane, room, work.rules.chunk)
     out, lse = room.take("out", len(q), v.shape[1]), room.take("lse", len(q), 1)
@@ -204,7 +204,7 @@ def _forward(row: Row, lane: Lane, work: Work, room: ScratchBuffers, r: int) -> 
     return out, lse
 
 
-def _backward(row: Row, back: Back, lane: Lane, work: Work, room: ScratchBuffers, r: int, places: Tensor) -> None:
+def _backward(row: LSHRow, back: LSHGradients, lane: Lane, work: LSHWork, room: ScratchBuffers, r: int, places: Tensor) -> None:
     """Adds the gradients of a lane to those of its row; `places` are those of the row's tokens in the lane."""
     m = work.rules.chunk
     q, k, v = Order.of(row, lane, room, m)

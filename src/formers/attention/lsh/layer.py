@@ -33,7 +33,7 @@ from formers.attention.multihead import EVERYTHING, Attention, real
 from formers.attention.request import Request
 from formers.attention.shared_qk import SharedHeads, unit
 from formers.core import Context, FormersError, KVCache, Range, Sizes, Watch
-from formers.core.random import fresh_seed, generator
+from formers.core.random import fresh_seed
 from formers.core.state import expect
 from formers.patterns import Pattern
 from formers.score.base import ScoreModule
@@ -94,20 +94,6 @@ class LSH(Attention):
             return self.buckets
         return factors(self.buckets or fitting(length, self.chunk))
 
-    def with_rounds(self, rounds: int) -> Attention:
-        return self.replace(evaluation_rounds=rounds)
-
-    def met(self, sizes: Sizes) -> float:
-        return float(1.0 - (1.0 - 1.0 / math.prod(self.factors(sizes.length))) ** (self.evaluation_rounds or self.rounds))
-
-    def links(self, sizes: Sizes, pattern: Pattern, length: int, layer: int) -> Tensor:
-        """Who meets whom where queries are drawn at random: those of nobody's text, hashed by the rotations of evaluation."""
-        q = torch.randn(1, sizes.heads, length, sizes.head_dim, generator=generator(self.seed, "links", layer))
-        factors, rounds = self.factors(sizes.length), self.evaluation_rounds or self.rounds
-        directions = fixed_rotations(sizes.heads, sizes.head_dim, rounds, sum(factors) // 2, self.seed, layer)
-        met = meetings(in_order(hashes(q, directions, factors)), self.rules(pattern.at(layer).is_causal))
-        return met[0].any(dim=0)
-
     def rules(self, causal: bool) -> Rules:
         """How far a query looks."""
         return Rules(causal, **{name: value for name, value in self if name in Rules._fields})
@@ -149,21 +135,21 @@ class ByLayer(Attention):
     def carries(self) -> bool:
         return all(kind.carries for kind in self.kinds)
 
-    @property
-    def title(self) -> str:
-        return ", ".join(dict.fromkeys(kind.title for kind in self.kinds))
-
     def common(self, sizes: Sizes) -> nn.Module | None:
         return self.kinds[0].common(sizes) if len(self.kinds) == 1 else None
 
     def room(self, length: int) -> int | None:
         return min((room for kind in self.kinds if (room := kind.room(length)) is not None), default=None)
 
-    def condensed(self, sizes: Sizes, tokens: int) -> int | None:
-        return self.kinds[0].condensed(sizes, tokens) if len(self.kinds) == 1 else None
+    def key_count(self, sizes: Sizes, tokens: int) -> int | None:
+        return self.kinds[0].key_count(sizes, tokens) if len(self.kinds) == 1 else None
 
-    def with_rounds(self, rounds: int) -> Attention:
-        return ByLayer(*(part.with_rounds(rounds) for part in self.parts))
+
+def with_rounds(attention: Attention, rounds: int) -> Attention:
+    """The same attention with so many hashing rounds in evaluation; unchanged without hashing."""
+    if isinstance(attention, ByLayer):
+        return ByLayer(*(with_rounds(part, rounds) for part in attention.parts))
+    return attention.replace(evaluation_rounds=rounds) if isinstance(attention, LSH) else attention
 
 
 class LSHAttention(SharedHeads):
@@ -173,7 +159,7 @@ class LSHAttention(SharedHeads):
         super().__init__(sizes, part.scaled, part.bias)
         self.part = part
         self.factors = part.factors(sizes.length)
-        self.rules = [part.rules(pattern.at(step).is_causal) for step in range(sizes.steps)]
+        self.rules = [part.rules(pattern.at(step).is_causal) for step in range(sizes.depth_steps)]
         self.numbers = [RULES.number(rules) for rules in self.rules]
 
     def forward(self, x: Tensor, context: Context, past: LSHCache | None, step: int) -> tuple[Tensor, LSHCache | None]:

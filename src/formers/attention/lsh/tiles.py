@@ -15,7 +15,7 @@ from formers.core.random import generator
 from formers.core.tables import cached
 
 
-class Work(NamedTuple):
+class LSHWork(NamedTuple):
     """What both directions share."""
 
     rules: Rules
@@ -44,7 +44,7 @@ class Numbers(NamedTuple):
     second: Tensor | None
 
 
-class Tile(NamedTuple):
+class LSHTile(NamedTuple):
     """A few chunks of queries of a run, and a part of the keys that they look at."""
 
     queries: tuple[Tensor, ...]
@@ -85,7 +85,9 @@ def _chunks(x: Tensor, run: Run, m: int) -> Tensor:
     return x[run.start * m : (run.start + run.chunks) * m].view(run.chunks, m, x.shape[1])
 
 
-def tiles_of(lane: Lane, work: Work, queries: Sequence[Tensor], keys: Sequence[Tensor], summed: Sequence[Tensor] = ()) -> Iterator[Tile]:
+def tiles_of(
+    lane: Lane, work: LSHWork, queries: Sequence[Tensor], keys: Sequence[Tensor], summed: Sequence[Tensor] = ()
+) -> Iterator[LSHTile]:
     """The tiles of a lane, with views of what belongs to its queries and to its keys, (tokens or places, width) each."""
     m, number, rules = work.rules.chunk, 0, work.rules
     fixed = None if rules.across_buckets else _fixed(m, rules.causal, rules.itself == "alone", work.dtype, lane.queries.device)
@@ -109,7 +111,7 @@ def tiles_of(lane: Lane, work: Work, queries: Sequence[Tensor], keys: Sequence[T
             among = part[0] <= 0 < sum(part)
             for i in range(-(-run.chunks // each)):
                 numbers = tuple(Numbers(t.kind, *test[i]) for t, test in zip(lane.tests, tests, strict=True))
-                yield Tile(
+                yield LSHTile(
                     tuple(x[i] for x in these), tuple(x[i] for x in those), tuple(tuple(y[i] for y in x) for x in ones),
                     numbers, fixed if among else None, slice(-part[0] * m, (1 - part[0]) * m), merges > 0, number,
                 )  # fmt: skip
@@ -136,7 +138,7 @@ def _passes(test: Numbers, out: Tensor, other: Tensor) -> Tensor:
     return out.clamp_(0.0, 1.0)
 
 
-def pairs(tile: Tile, like: Tensor, room: ScratchBuffers) -> Tensor:
+def pairs(tile: LSHTile, like: Tensor, room: ScratchBuffers) -> Tensor:
     """1 for the pairs of a tile (chunks, keys, queries) that count, else 0."""
     counts, other = room.take("counts", *like.shape), room.take("other", *like.shape)
     _passes(tile.tests[0], counts, other)

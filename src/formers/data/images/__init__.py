@@ -2,7 +2,7 @@
 
 from formers.data.images.batches import Cells, ImageBatches
 from formers.data.images.binary import draw_binary, evaluated, fixed_binary
-from formers.data.images.opening import has_images, open_images
+from formers.data.images.opening import open_images
 from formers.data.images.values import ImageData, ImageOptions, ImageSet
 
 __all__ = [
@@ -14,6 +14,5 @@ __all__ = [
     "draw_binary",
     "evaluated",
     "fixed_binary",
-    "has_images",
     "open_images",
 ]

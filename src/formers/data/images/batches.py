@@ -46,12 +46,14 @@ class Cells:
         """What a model that predicts a stream is given: position t the cell before it, and position 0 nothing that counts."""
         return self.given(torch.cat([torch.zeros_like(stream[:, :1]), stream[:, :-1]], dim=1))
 
+    def source_images(self, images: Tensor) -> Tensor:
+        """The small or grey images of images (batch, height, width, channels)."""
+        assert self.source_raster is not None
+        return scaled_down(images, self.source_raster.height, self.source_raster.width) if self.source == "small" else to_grey(images)
+
     def sources(self, images: Tensor) -> Tensor:
         """What the encoder is given for images (batch, height, width, channels)."""
-        assert self.source_raster is not None
-        raster = self.source_raster
-        made = scaled_down(images, raster.height, raster.width) if self.source == "small" else to_grey(images)
-        return self.given(self.stream(made, raster))
+        return self.given(self.stream(self.source_images(images), self.source_raster))
 
     def batch(self, images: Tensor, labels: Tensor | None) -> Batch:
         """The arguments of a model's forward for images of levels."""

@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from formers.core import FormersError
-from formers.data.catalogue import IMAGE_NAMES, IMAGES
+from formers.data.catalogue import named_kind
 from formers.data.files import Lazy, listed
 from formers.data.images.arrays import SUFFIXES as ARRAY_SUFFIXES
 from formers.data.images.arrays import open_arrays
 from formers.data.images.convert import Conversion, conversion
-from formers.data.images.folder import is_image_folder, open_folder
+from formers.data.images.folder import open_folder
 from formers.data.images.named import open_named
 from formers.data.images.pillow import SUFFIXES as IMAGE_SUFFIXES
 from formers.data.images.values import ImageData, ImageOptions, ImageSet, Opened
@@ -21,17 +21,12 @@ from formers.data.text import fingerprint
 PARTS = {"train": "training", "valid": "validation", "test": "test"}
 
 
-def has_images(data: str | Path) -> bool:
-    """Whether `data` is a named set of images, a folder or glob of PNG, JPEG or WebP files, or a .npy or .npz file."""
-    return _is_named(data) or _is_array(data) or is_image_folder(str(data))
-
-
 def open_images(data: str | Path, options: ImageOptions = ImageOptions(), size: tuple[int, int] | None = None) -> ImageData:
     """The images of `data` by part, converted as `options` say and, if a size (height, width) is given, resized and cropped to it."""
     if size is not None and min(size) < 1:
         raise FormersError(f"{size[0]} x {size[1]} is no size of an image: give a height and a width of at least 1.")
     name = str(data)
-    if _is_named(name):
+    if named_kind(name) == "images":
         opened = open_named(name)
     elif _is_array(name):
         opened = open_arrays(name, options)
@@ -49,10 +44,6 @@ def open_images(data: str | Path, options: ImageOptions = ImageOptions(), size: 
         source=opened.source,
         binary=opened.binary,
     )
-
-
-def _is_named(data: str | Path) -> bool:
-    return str(data) in IMAGE_NAMES or str(data) in IMAGES
 
 
 def _is_array(data: str | Path) -> bool:

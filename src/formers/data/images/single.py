@@ -12,9 +12,10 @@ from torch import Tensor
 from formers.core import FormersError
 from formers.data.images.binary import fixed_binary
 from formers.data.images.convert import to_grey, to_levels
-from formers.data.images.opening import has_images, open_images
+from formers.data.images.opening import open_images
 from formers.data.images.pillow import SUFFIXES, BadFile, read_image
 from formers.data.images.values import BYTE_LEVELS, ImageOptions, Shape
+from formers.data.registry import kind_of
 
 
 class SingleImage(NamedTuple):
@@ -33,9 +34,9 @@ def read_single(source: str | Path, shape: Shape, levels: int) -> SingleImage:
     if levels > BYTE_LEVELS:
         raise FormersError(f"{source} has {BYTE_LEVELS} levels, and the model {levels}: use a model of at most {BYTE_LEVELS} levels.")
     path = Path(source).expanduser()
-    numbered = re.fullmatch(r"(.+):(\d+)", str(source))
-    if not path.exists() and numbered and has_images(numbered[1]):
-        return SingleImage(_numbered(numbered[1], int(numbered[2]), shape, levels), ())
+    numbered = _set_and_number(source)
+    if numbered is not None:
+        return SingleImage(_numbered(*numbered, shape, levels), ())
     if not path.is_file():
         raise FormersError(f"there is no file {str(source)!r}: give an image ({', '.join(SUFFIXES)}), or SET:NUMBER, e.g. digits:7.")
     height, width, channels = shape
@@ -56,6 +57,20 @@ def read_single(source: str | Path, shape: Shape, levels: int) -> SingleImage:
     elif image.shape[2] != channels:
         raise FormersError(f"{source} is grey or RGB, and the model has {channels} channels: give SET:NUMBER of images with {channels}.")
     return SingleImage(to_levels(image, BYTE_LEVELS, levels).long(), tuple(notices))
+
+
+def shape_of_set(source: str | Path) -> Shape | None:
+    """The shape of the images of the set, where a source is SET:NUMBER; None of a file."""
+    numbered = _set_and_number(source)
+    return None if numbered is None else open_images(numbered[0]).shape
+
+
+def _set_and_number(source: str | Path) -> tuple[str, int] | None:
+    """The name and the number of SET:NUMBER; None where it names a file, or no set of images."""
+    numbered = re.fullmatch(r"(.+):(\d+)", str(source))
+    if numbered is None or Path(source).expanduser().exists() or kind_of(numbered[1]) != "images":
+        return None
+    return numbered[1], int(numbered[2])
 
 
 def _numbered(name: str, number: int, shape: Shape, levels: int) -> Tensor:

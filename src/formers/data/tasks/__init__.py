@@ -4,14 +4,13 @@ from formers.data.tasks.addition import Addition, AdditionVectors
 from formers.data.tasks.agreement import Agreement
 from formers.data.tasks.batches import Answers, Blanks, DrawnLabels, DrawnPairs, DrawnVectors, Exercised
 from formers.data.tasks.columns import Columns
-from formers.data.tasks.duplication import duplication, told
 from formers.data.tasks.exercise import Exercise, Strings, Vectors
 from formers.data.tasks.logic import Logic, LogicVectors
 from formers.data.tasks.lookup import Recall, Retrieval
-from formers.data.tasks.naming import EXERCISES, is_exercise, open_strings, open_vectors
+from formers.data.tasks.naming import EXERCISES, open_strings, open_vectors
 from formers.data.tasks.parity import Parity, ParityVectors
 from formers.data.tasks.sort import SortVectors
-from formers.data.tasks.words import Copy, Duplication, Reverse, Sort
+from formers.data.tasks.words import Copy, Duplication, Reverse, Sort, duplication, told
 
 __all__ = [
     "EXERCISES",
@@ -40,7 +39,6 @@ __all__ = [
     "Strings",
     "Vectors",
     "duplication",
-    "is_exercise",
     "open_strings",
     "open_vectors",
     "told",

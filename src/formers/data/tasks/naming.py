@@ -47,11 +47,6 @@ EXERCISES: Mapping[str, Forms] = {
 }
 
 
-def is_exercise(data: str | Path) -> bool:
-    """Whether data are to be drawn."""
-    return str(data).startswith(PREFIX)
-
-
 def forms_of(data: str | Path) -> Forms:
     """The forms of the exercise that data name."""
     name = _split(data)[0]

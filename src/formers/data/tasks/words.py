@@ -4,7 +4,7 @@ w = w_1 ... w_n        letters of an alphabet of `symbols`, each as likely
 copy      w -> w
 reverse   w -> w_n ... w_1
 sort      w -> the same letters in the order of the alphabet
-duplication (Kitaev et al., 2020, section 5)   w -> w, all words of one length
+duplication (Kitaev et al., 2020, section 5)   w -> w, all words of one length; as rows of symbols 0 w 0 w
 
 Nothing but places matters: which letter stands where says nothing about the others.
 """
@@ -14,8 +14,13 @@ from __future__ import annotations
 from random import Random
 from typing import Annotated, ClassVar
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
+from formers.core import IGNORED, FormersError
+from formers.core.random import generator
+from formers.data.batches import Batch
 from formers.data.numbers import Two
 from formers.data.tasks.exercise import Strings
 
@@ -88,3 +93,26 @@ class Duplication(_Words):
     def span(self, part: str) -> range:
         size = self.test_words if part == "test" else self.words
         return range(size, size + 1)
+
+
+def duplication(words: int, symbols: int, rows: int, seed: int, step: int = 0, part: str = "train") -> Batch:
+    """Rows 0 w 0 w of 2 (words + 1) tokens, as inputs and targets; the second word's tokens are targets, and nothing else.
+
+    words: the symbols of a word. symbols: how many there are beside 0, so that vocab is one more. The rows are a function of (seed, step)
+    and of the part, so that those of "valid" are others than those of "train".
+    """
+    for name, value, least in (("words", words, 1), ("symbols", symbols, 2), ("rows", rows, 1)):
+        if value < least:
+            raise FormersError(f"{name}={value} makes no words to copy: give at least {least}.")
+    word = torch.randint(1, symbols + 1, (rows, words), generator=generator(seed, "duplication", part, step))
+    zero = torch.zeros(rows, 1, dtype=torch.long)
+    row = torch.cat([zero, word, zero, word], dim=1)
+    targets = row[:, 1:].clone()
+    targets[:, : words + 1] = IGNORED
+    return {"tokens": row[:, :-1].contiguous(), "targets": targets}
+
+
+def told(logits: Tensor, targets: Tensor) -> float:
+    """The share of targets that are the likeliest token by the logits (batch, length, vocab)."""
+    asked = targets != IGNORED
+    return (logits.argmax(dim=-1) == targets)[asked].double().mean().item()

@@ -1,0 +1,1 @@
+"""Experiments that train models to show a claim: one file a claim."""

@@ -1,0 +1,1 @@
+"""Turns measurements into terminal text, PNG and SVG figures, GIF files and HTML pages."""

@@ -1,0 +1,1 @@
+"""Measurements of models, runs, patterns and this machine, as plain values and JSON-ready facts. Nothing here draws."""

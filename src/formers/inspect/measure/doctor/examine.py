@@ -1,0 +1,56 @@
+"""Everything that the doctor looks at, as one value that is ready for JSON."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from formers.core.compiler import compiler
+from formers.inspect.measure.doctor.executors import check_executors
+from formers.inspect.measure.doctor.machine import devices, distributed, half_on_cpu, precisions, versions
+from formers.inspect.measure.doctor.more import completion, extras
+from formers.inspect.measure.doctor.stores import cache_facts, data_facts
+
+
+def examine() -> dict[str, Any]:
+    """The facts: versions, devices, executors, compiler, flex, distributed, data, cache, extras, completion; ok if no executor is wrong."""
+    with ThreadPoolExecutor() as pool:
+        half = pool.submit(half_on_cpu)  # loads torch anew in another process, which takes the longest
+        found = devices()
+        executors = [verdict for device in found for verdict in check_executors(device["device"])]
+        for device in found:
+            device["precisions"] = precisions(device["device"])
+        facts = {
+            "ok": not any(verdict["status"] == "wrong" for verdict in executors),
+            "versions": versions(),
+            "devices": found,
+            "executors": executors,
+            "compiler": compiler(),
+            "flex": _flex([device["device"] for device in found], compiler()),
+            "distributed": distributed(),
+            "data": data_facts(),
+            "cache": cache_facts(),
+            "extras": extras(),
+            "completion": completion(),
+        }
+        found[0]["precisions"] |= half.result()
+    return facts
+
+
+def _flex(names: list[str], cxx: str | None) -> str:
+    """Where FlexAttention runs, in words."""
+    gpus = [name for name in names if name.startswith("cuda")]
+    if gpus:
+        return f"on {', '.join(gpus)}, forwards and backwards"
+    if cxx is None:
+        return "not: there is no CUDA device, and no C++ compiler to make its kernels for the CPU with"
+    return "on the CPU in the forward pass only, where it is asked for: how='flex'"
+
+
+def complaints(facts: dict[str, Any]) -> list[str]:
+    """A sentence about each executor that is wrong."""
+    return [
+        f"{verdict['executor']} on {verdict['device']} disagrees with dense ({verdict['wrong'][0]}): use another `how`, and report it."
+        for verdict in facts["executors"]
+        if verdict["status"] == "wrong"
+    ]
