@@ -148,7 +148,7 @@ def look_at(model: Model, name: str, text: str, limits: Limits) -> Look:
         raise ApiError(
             400, f"{len(ids):,} tokens under {spec.heads} heads make too many weights: give at most {most:,} tokens.", param="text"
         )
-    made = spec.attention.condensed(spec.sizes, len(ids))
+    made = spec.attention.key_count(spec.sizes, len(ids))
     labels = token_labels(tokenizer, ids)
     keys = labels if made is None else [f"⟨{number}⟩" for number in range(made)]
     return Look(name, [Shown(SELF, labels, keys, spec.depth.steps, spec.heads)], ids, more)

@@ -87,6 +87,7 @@ export async function watch(place) {
     document.getElementById("folder").textContent = found.folder;
     state.runs = found.runs;
     state.count = found.count;
+    state.version = found.version;
     tell(found.progress);
     const all = new Set(state.runs.flatMap((run) => run.names ?? []));
     const known = [...all].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
@@ -195,14 +196,12 @@ export async function watch(place) {
           }
           if (told.gone.length) draw();
           if (state.focus && (told.gone.includes(state.focus) || told.changed.some((run) => run.id === state.focus))) detail();
-          if (state.ready) soon();
-          state.ready = true;
+          if (told.version !== state.version) soon(); // else the list was made after this change
           return undefined;
         });
       } catch (error) {
         progress.textContent = `not connected: ${error.message}`;
       }
-      state.ready = false;
       await new Promise((done) => { setTimeout(done, 2000); });
       await list().catch(() => {});
     }
