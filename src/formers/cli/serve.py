@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from formers.cli.common import Json, print_json
 
 
 def serve(
@@ -17,8 +20,12 @@ def serve(
     ] = None,
     queue: Annotated[int, typer.Option(help="How many requests may wait for a model.", min=1, max=1000)] = 8,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps; auto takes what is there.")] = "cpu",
+    json: Json = False,
 ) -> None:
-    """Serve the runs in RUNS: a page in the browser, and an API for programs. Nothing is started, changed or deleted."""
+    """Serve the runs in RUNS: a page in the browser, and an API for programs. Nothing is started, changed or deleted.
+
+    With --json the line of JSON says the address and the token, and comes first.
+    """
     from dataclasses import replace
     from importlib.util import find_spec
 
@@ -30,8 +37,12 @@ def serve(
     from formers.serve.server import serve as run
     from formers.training.device import pick_device
 
-    def say(address: str) -> None:
-        print(f"{runs} at {address}", flush=True)
-        print("The API is below /v1 there. Ctrl-C ends the server.", flush=True)
+    def say(address: str, token: str | None) -> None:
+        if json:
+            print_json({"runs": str(runs), "address": address, "token": token})
+        else:
+            print(f"{runs} at {address}{f'#token={token}' if token else ''}")
+            print("The API is below /v1 there. Ctrl-C ends the server.")
+        sys.stdout.flush()
 
     run(runs, host, port, tuple(allow_host or ()), str(pick_device(device)), replace(LIMITS, queue=queue), say)

@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -82,9 +83,9 @@ def serve(
     allow: tuple[str, ...] = (),
     device: str = "cpu",
     limits: Limits = LIMITS,
-    say: object = None,
+    say: Callable[[str, str | None], None] | None = None,
 ) -> None:
-    """Serves the runs of a folder until it is told to end."""
+    """Serves the runs of a folder until it is told to end; `say` is given the address and the token when it listens."""
     token = token_for(host)
     listening = bound(host, port)
     try:
@@ -97,10 +98,9 @@ def serve(
         )  # fmt: skip
         server = _Server(config)
         server.services = services
-        if callable(say):
+        if say is not None:
             shown = f"[{host}]" if ":" in host else host
-            address = f"http://{shown}:{listening.getsockname()[1]}/"
-            say(address + (f"#token={token}" if token else ""))
+            say(f"http://{shown}:{listening.getsockname()[1]}/", token)
         server.run(sockets=[listening])
     finally:
         listening.close()

@@ -189,7 +189,9 @@ export async function watch(place) {
         await events(await get("/api/live"), (data, name) => {
           const told = JSON.parse(data);
           if (name === "progress") return tell(told);
-          for (const run of told.changed) waiting.add(run.id);
+          // The first event says nothing of what changed before it.
+          for (const id of state.joined ? told.changed.map((run) => run.id) : state.ticked.keys()) waiting.add(id);
+          state.joined = true;
           for (const id of told.gone) {
             state.ticked.delete(id);
             state.curves.delete(id);
@@ -202,6 +204,7 @@ export async function watch(place) {
       } catch (error) {
         progress.textContent = `not connected: ${error.message}`;
       }
+      state.joined = false;
       await new Promise((done) => { setTimeout(done, 2000); });
       await list().catch(() => {});
     }
