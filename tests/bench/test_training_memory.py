@@ -1,4 +1,4 @@
-"""The bench of training memory measures each way in a process of its own, draws both curves, and judges what is promised."""
+"""The bench of training memory measures each way in a process of its own, draws both curves, and evaluates what is promised."""
 
 from __future__ import annotations
 

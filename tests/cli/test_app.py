@@ -54,8 +54,8 @@ def test_through_a_pipe_there_are_no_control_codes(run):
 
 def test_a_run_can_be_judged_and_can_write(run):
     out, done = run
-    judged = json.loads(command("eval", str(out), "--json").stdout.splitlines()[-1])
-    assert judged["bits_per_byte"] == pytest.approx(json.loads(done.stdout.splitlines()[-1])["bits_per_byte"], abs=1e-6)
+    evaluated = json.loads(command("eval", str(out), "--json").stdout.splitlines()[-1])
+    assert evaluated["bits_per_byte"] == pytest.approx(json.loads(done.stdout.splitlines()[-1])["bits_per_byte"], abs=1e-6)
     written = command("generate", str(out), "--prompt", "to be", "--max-new-tokens", "4", "--seed", "1")
     assert written.returncode == 0
     assert written.stdout.startswith("to be")
@@ -170,7 +170,7 @@ def test_a_run_is_resumed_to_a_larger_budget_and_a_finished_one_is_not(run, tmp_
     one_sentence(spent.stderr.strip())
     done = command("resume", str(copy), "--steps", "5", "--json")
     assert json.loads(done.stdout.splitlines()[-1])["steps"] == 5
-    assert "going on from step 3" in done.stderr
+    assert "resuming from step 3" in done.stderr
 
 
 def test_a_run_keeps_the_choices_that_make_it_again(run, tmp_path):

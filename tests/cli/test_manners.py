@@ -66,7 +66,7 @@ def call(monkeypatch):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A saved model that has learnt nothing."""
+    """A saved model that has learned nothing."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     formers.create("decoder", vocab=256, dim=16, heads=2, layers=1, length=16).save_pretrained(folder)
     return str(folder)
@@ -113,11 +113,11 @@ def test_what_quiet_silences_is_heard_again_afterwards():
 
 def test_quiet_reaches_the_bars_of_a_terminal(monkeypatch, capfd):
     monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
-    with Log(None) as log, log.part("judging") as tick:
+    with Log(None) as log, log.part("evaluating") as tick:
         tick(1, 2)
     assert log.bar is not None
-    assert "judging" in capfd.readouterr().err
-    with silently(), Log(None) as log, log.part("judging") as tick, progress_bar("judging") as other:
+    assert "evaluating" in capfd.readouterr().err
+    with silently(), Log(None) as log, log.part("evaluating") as tick, progress_bar("evaluating") as other:
         log.say("a notice")
         tick(1, 2)
         other(1, 2)

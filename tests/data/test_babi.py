@@ -14,7 +14,7 @@ from formers.data import babi as module
 from formers.data.babi import Story, plain, read_stories
 from formers.data.babi_files import PINS, TASKS, package
 from formers.data.catalogue import Package
-from formers.data.words import learn_words
+from formers.data.words import build_words
 from helpers import refused, sweep
 
 TALE = (
@@ -32,7 +32,7 @@ def write(folder, **files):
 
 
 def batches(data, length=70, fact=7):
-    tokenizer = learn_words(f"{fact}\n" for fact in data.facts("train"))
+    tokenizer = build_words(f"{fact}\n" for fact in data.facts("train"))
     return Stories(data.parts, data.labels, length, fact, tokenizer)
 
 
@@ -81,7 +81,7 @@ def test_without_a_file_of_its_own_the_last_tenth_of_the_stories_is_held_out(tmp
     data = open_stories(write(tmp_path / "a", qa1_train="".join(tales)))
     assert [len(data.parts[part]) for part in data.parts] == [8, 2]
     assert data.parts["valid"][0].facts[-1] == "where is eve"
-    with refused("one story only"):
+    with refused("only one story"):
         open_stories(write(tmp_path / "b", qa1_train=TALE))
 
 
@@ -118,8 +118,8 @@ def test_of_a_long_story_the_oldest_facts_are_left_out(tmp_path):
     ("text", "words"),
     [
         ("Mary moved.\n", ("line 1", "does not begin with its number")),
-        ("2 Mary moved.\n", ("line 1", "the number 2 behind 0")),
-        ("1 Mary moved.\n3 John went.\n", ("line 2", "the number 3 behind 1")),
+        ("2 Mary moved.\n", ("line 1", "the number 2 after 0")),
+        ("1 Mary moved.\n3 John went.\n", ("line 2", "the number 3 after 1")),
         ("1 Where is Mary?\t\t1\n", ("line 1", "without an answer")),
         ("1 Mary moved.\n2 Where is Mary?\tbathroom\t7\n", ("line 2", "supported by 7")),
         ("1 Mary moved.\n2 ?\tbathroom\t1\n", ("line 2", "no words")),
@@ -174,7 +174,7 @@ def test_a_story_in_plain_words(tmp_path):
     assert torch.equal(story(told, found.tokenizer, 7), batch["tokens"][1:2])
     with refused("'zebra'"):
         story("Mary moved to the zebra.", found.tokenizer, 7)
-    with refused("'mary moved to the bathroom' has 5 words", "reads 3"):
+    with refused("'mary moved to the bathroom' has 5 words", "at most 3"):
         story("Mary moved to the bathroom.", found.tokenizer, 3)
     with refused("no words"):
         story(" .\n", found.tokenizer, 7)

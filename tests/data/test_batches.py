@@ -85,15 +85,15 @@ def test_evaluation_predicts_every_byte_but_the_first_once(length, size):
 @sweep("size", [1, 4])
 def test_with_a_stride_every_byte_is_judged_once_with_more_before_it(length, stride, size):
     stride = min(stride, length)
-    judged = []
+    evaluated = []
     for batch in Language(BOTH, length).eval_batches(size, stride=stride):
         for tokens, targets in zip(batch["tokens"], batch["targets"], strict=True):
             for place in (targets != -100).nonzero().flatten().tolist():
                 target = int(targets[place])
                 assert target == int(tokens[place]) + 1
                 assert place + 1 >= min(target, length - stride + 1)  # how many tokens stand before it
-                judged.append(target)
-    assert judged == list(range(1, 200))
+                evaluated.append(target)
+    assert evaluated == list(range(1, 200))
 
 
 def test_a_stride_that_would_miss_tokens_is_refused():
@@ -151,9 +151,9 @@ def test_only_the_last_word_is_judged(tokenizer):
     data = LastWord({"test": PASSAGES}, 100, tokenizer)
     for batch, passage in zip(data.eval_batches(1, "test"), PASSAGES, strict=True):
         targets = batch["targets"][0]
-        judged = tokenizer.decode(targets[targets != -100].tolist())
+        evaluated = tokenizer.decode(targets[targets != -100].tolist())
         words = passage.rsplit(" ", 1)
-        assert judged.strip() == (words[1] if len(words) == 2 else tokenizer.decode(tokenizer.encode("word")[1:]))
+        assert evaluated.strip() == (words[1] if len(words) == 2 else tokenizer.decode(tokenizer.encode("word")[1:]))
         assert targets[-1] != -100
         assert tokenizer.decode(batch["tokens"][0].tolist()) == tokenizer.decode(tokenizer.encode(passage)[:-1])
 

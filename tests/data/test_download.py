@@ -90,7 +90,7 @@ def test_a_wrong_sum_is_told_and_nothing_is_kept(server, cache, where):
     answers, _, address = server
     answers["it"] = CONTENT[:-1] + b"!" if where == "file" else CONTENT
     package = Package({"it": PIN}, (f"{address}/it",), sum=PIN if where == "file" else "sha256:" + "0" * 64)
-    with refused("sha256", "published", "not kept"):
+    with refused("sha256", "published", "not saved"):
         fetch("mine", package)
     with refused("sha256"):
         fetch("mine", package._replace(sum=None if where == "file" else package.sum))

@@ -123,7 +123,7 @@ def test_no_row_stands_in_two_parts_where_there_are_many(data: str) -> None:
     for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
         assert parts[one]
         assert not parts[one] & parts[other]
-    assert "too few to be parted" in exercise.about
+    assert "too few to be split" in exercise.about
 
 
 def test_how_many_rows_there_are_is_never_said_to_be_more() -> None:
@@ -183,7 +183,7 @@ def test_vectors_are_a_function_of_their_keys_and_in_one_part_only(exercise: Vec
     for part, rows in (("train", drawn), *((part, exercise.held(part)) for part in PARTS)):
         share = exercise._hash(rows.tokens)
         steps = rows.mask.sum(dim=1)
-        many = torch.tensor([exercise.parted(int(size)) for size in (rows.difficulty[:, 0] if exercise.name == "parity" else steps)])
+        many = torch.tensor([exercise.is_split(int(size)) for size in (rows.difficulty[:, 0] if exercise.name == "parity" else steps)])
         assert ((share >= BOUNDS[part][0]) & (share < BOUNDS[part][1]))[many].all()
         assert many.any()
 
@@ -281,7 +281,7 @@ def test_what_is_written_opens_the_same_again(exercise: Exercise) -> None:
         ("task:addition,digits=3,digits=4", ("digits", "twice")),
         ("task:addition,digits=many", ("digits='many'", "integer")),
         ("task:addition,digits=²", ("digits='²'", "integer")),
-        ("task:addition,digits=3,test_digits=2", ("test_digits=2", "digits=3", "never easier")),
+        ("task:addition,digits=3,test_digits=2", ("test_digits=2", "digits=3", "must not be easier")),
         ("task:addition,order=up", ("order='up'", "'written' or 'reversed'")),
         ("task:copy,length=0", ("length=0", "1 or more")),
         ("task:copy,symbols=1", ("symbols=1", "greater than or equal to 2")),

@@ -1,4 +1,4 @@
-"""Labelled texts: which column is the label, that every class is learnt, and what is refused."""
+"""Labelled texts: which column is the label, that every class is learned, and what is refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_given_held_out_texts(tmp_path):
         ("text\tlabel\nx\t \n", ("line 2", "empty label")),
         ("x\tgood\ny\tbad\n", ("2 labelled texts", "too few")),
         ("", ("0 labelled texts", "too few")),
-        ("".join(f"{i}\tgood\n" for i in range(200)), ("one label only, 'good'",)),
+        ("".join(f"{i}\tgood\n" for i in range(200)), ("only one label, 'good'",)),
     ],
 )
 def test_bad_labelled_texts_are_refused(tmp_path, content, words):

@@ -91,9 +91,9 @@ def test_bad_pairs_are_refused(tmp_path):
         open_pairs(f"{left},{right}")
     (tmp_path / "text.jsonl").write_text('{"text": "x"}\n')
     for data in ("stdlib", str(tmp_path / "text.jsonl"), str(tmp_path)):
-        with refused("transformer learns from pairs", "source, tab, target"):
+        with refused("transformer is trained on pairs", "source, tab, target"):
             open_pairs(data, member="transformer")
-    with refused("gone.tsv is not there"):
+    with refused("gone.tsv does not exist"):
         open_pairs(tmp_path / "gone.tsv")
     with refused("multi30k:en-xx", "cs, de, en, fr"):
         open_pairs("multi30k:en-xx")

@@ -66,8 +66,8 @@ def test_data_are_opened_as_their_kind_or_as_another(files: Path) -> None:
     assert pairs.labels is None
     with refused("shakespear", "tinyshakespeare"):
         open_data("shakespear")
-    with refused("somebody learns from pairs"):
-        open_data(files / "plain.txt", kind="pairs", reader="somebody")
+    with refused("transformer is trained on pairs"):
+        open_data(files / "plain.txt", kind="pairs", reader="transformer")
 
 
 def test_names_are_known_without_torch() -> None:

@@ -85,11 +85,11 @@ def test_characters_are_those_of_all_parts_and_byte_pairs_those_of_the_training_
         (tmp_path / f"{part}.txt").write_text(text)
     opened = open_text(tmp_path)
     assert find_tokenizer("characters", opened, ("mask",)) == Characters(characters="abcdef", specials=("mask",))
-    learnt = find_tokenizer("bpe", opened, ("mask",), 270)
-    assert isinstance(learnt, BPE)
-    assert len(learnt.encode("ab" * 100)) < 10
-    assert len(learnt.encode("cd" * 100)) == 200
-    assert learnt == train_bpe(opened.sample(), 270, ("mask",))
+    learned = find_tokenizer("bpe", opened, ("mask",), 270)
+    assert isinstance(learned, BPE)
+    assert len(learned.encode("ab" * 100)) < 10
+    assert len(learned.encode("cd" * 100)) == 200
+    assert learned == train_bpe(opened.sample(), 270, ("mask",))
 
 
 def test_a_text_without_two_tokens_is_refused(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from formers.core import IGNORED
-from formers.data.tasks import duplication, told
+from formers.data.tasks import duplication, token_accuracy
 from helpers import refused
 
 
@@ -33,7 +33,7 @@ def test_rows_are_a_function_of_seed_step_and_part():
 def test_what_is_told_right_is_counted_among_targets_alone():
     targets = torch.tensor([[IGNORED, 1, 2, 0]])
     logits = torch.nn.functional.one_hot(torch.tensor([[2, 1, 2, 1]]), 3).float()
-    assert told(logits, targets) == 2 / 3
+    assert token_accuracy(logits, targets) == 2 / 3
 
 
 def test_what_makes_no_words_is_refused():

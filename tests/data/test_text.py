@@ -1,4 +1,4 @@
-"""Text: what is read, how it is parted, and what is refused."""
+"""Text: what is read, how it is split, and what is refused."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_names_say_what_a_file_is_for(tmp_path):
     root = folder(tmp_path, wiki_train_txt=b"train", wiki_val_txt=b"valid", wiki_test_txt=b"test!", README=b"read me", x_test_txt=b"again")
     assert parts(root) == {"train": b"train", "valid": b"valid", "test": b"test!\nagain"}
     about = open_text(root).about
-    assert "names of its files (1 that name no part left out)" in about
+    assert "names of its files (1 without a part in their name left out)" in about
 
 
 @pytest.mark.parametrize("word", ["valid", "val", "validation", "dev", "VALID"])
@@ -150,7 +150,7 @@ def test_bad_records_are_refused(tmp_path):
         "{": ("line 2", "not a JSON object"),
         '{"body": "x"}': ("line 2", "'text'", "'body'"),
         '{"text": null}': ("line 2", "'text'"),
-        '{"text": "\\ud800"}': ("line 2", "half a character", "invalid=replace"),
+        '{"text": "\\ud800"}': ("line 2", "lone surrogate", "invalid=replace"),
     }.items():
         path.write_text('{"text": "x"}\n' + line + "\n")
         with refused("documents.jsonl", *words):
@@ -168,7 +168,7 @@ def test_given_held_out_data_leave_all_the_rest_for_training(tmp_path):
     assert "held.txt" in open_text(path, Reading(valid=str(held))).about
     root = folder(tmp_path, train_txt=b"one", valid_txt=b"two", test_txt=b"three", other=b"four")
     assert parts(root, Reading(valid=str(held))) == {"train": b"four\none\ntwo", "valid": b"judge by this", "test": b"three"}
-    with refused("gone.txt is not there"):
+    with refused("gone.txt does not exist"):
         open_text(path, Reading(valid="gone.txt"))
 
 
@@ -186,14 +186,14 @@ def test_bad_files_are_refused(tmp_path):
         (tmp_path / "text").write_bytes(content)
         with refused("text", *words):
             read_text(tmp_path / "text")
-    with refused("missing is not there", "stdlib", "glob"):
+    with refused("missing does not exist", "stdlib", "glob"):
         read_text(tmp_path / "missing")
     with refused("did you mean 'enwik8'?"):
         read_text("enwik9")
-    with refused("no file fits"):
+    with refused("no file matches"):
         read_text(str(tmp_path / "*.nothing"))
     (tmp_path / "hollow").mkdir()
-    with refused("no file fits", "hollow"):
+    with refused("no file matches", "hollow"):
         read_text(tmp_path / "hollow")
     os.mkfifo(tmp_path / "pipe")
     with refused("neither a file nor a folder"):

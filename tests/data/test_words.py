@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import formers
 from formers.core import FormersError
 from formers.data import Bytes, Reading, Streams, Tokenizer, Words, find_tokenizer, open_text, token_stream
-from formers.data.words import learn_words, split
+from formers.data.words import build_words, split
 from formers.evaluation.evaluate import evaluate
 from formers.heads import AdaptiveSoftmax, LanguageModel
 from formers.training.task import prepare, task_of
@@ -23,33 +23,33 @@ TEXT = " the cat saw the dog \n \n a dog <unk> the cat \n"
 
 
 def test_ids_are_in_the_order_of_frequency_and_the_line_end_is_first():
-    words = learn_words([TEXT])
+    words = build_words([TEXT])
     assert words.words == ["\n", "the", "cat", "dog", "saw", "a", "<unk>"]
     assert words.vocab == 7
     assert words.encode(TEXT) == [1, 2, 4, 1, 3, 0, 0, 5, 3, 6, 1, 2, 0]
-    assert words == learn_words([TEXT]), "not the same each time"
+    assert words == build_words([TEXT]), "not the same each time"
 
 
 def test_a_limit_leaves_out_the_rarest_and_they_are_counted_as_unknown():
-    words = learn_words([TEXT], size=5)
+    words = build_words([TEXT], size=5)
     assert words.words == ["\n", "the", "<unk>", "cat", "dog"], "<unk> is met 3 times, twice for another"
     assert words.decode(words.encode("a cat saw")) == "<unk> cat <unk>"
-    limited = learn_words([TEXT], size=6, specials=("mask",))
+    limited = build_words([TEXT], size=6, specials=("mask",))
     assert limited.vocab == 6
     assert limited.special("mask") == 5
     assert limited.decode([5, 1]) == "the"
     with refused("vocab=2", "at least 3"):
-        learn_words([TEXT], size=2)
+        build_words([TEXT], size=2)
 
 
 def test_data_without_unknown_words_have_an_id_for_them_that_is_last():
-    words = learn_words(["b a b"])
+    words = build_words(["b a b"])
     assert words.words == ["\n", "b", "a", "<unk>"]
     assert words.encode("c\n") == [3, 0]
 
 
 def test_published_forms_come_back_byte_for_byte_and_others_as_words():
-    words = learn_words([TEXT])
+    words = build_words([TEXT])
     assert words.to_bytes(words.encode(TEXT)) == TEXT.encode()
     assert words.decode(words.encode(TEXT)) == "the cat saw the dog\n\na dog <unk> the cat\n"
     other = "the\tcat  \r\n saw\u00a0the\u2028dog"
@@ -62,14 +62,14 @@ def test_a_stream_has_the_words_of_the_whole_however_it_is_cut(text, cuts):
     pieces = [text[a:b] for a, b in itertools.pairwise(cuts)]
     wanted = [word for line in text.split("\n") for word in [*line.split(), "\n"]][:-1]
     assert [word for words in split(pieces) for word in words] == wanted
-    tokenizer = learn_words([text + " a"])
+    tokenizer = build_words([text + " a"])
     ids = tokenizer.encode(text)
     assert b"".join(tokenizer.to_bytes([i]) for i in ids) == tokenizer.to_bytes(ids)
     assert tokenizer.encode(tokenizer.decode(ids)) == ids
 
 
 def test_the_definition_is_checked():
-    words = learn_words([TEXT], specials=("mask",))
+    words = build_words([TEXT], specials=("mask",))
     assert Tokenizer.read(words.model_dump(mode="json")) == words
     for wrong in ("no JSON", '["a"]', '["\\n", "a", "a", "<unk>"]', '["\\n", "a"]', '["\\n", "a b", "<unk>"]', '["\\n", 1, "<unk>"]', "{}"):
         with pytest.raises(FormersError, match="JSON list of different words") as caught:
@@ -141,11 +141,11 @@ def test_vocab_limits_words_and_cutoffs_are_held_against_it(lines):
     assert task.spec.vocab == task.tokenizer.vocab == 20
     found = prepare("decoder", lines, None, {**TINY, "vocab": 500}, Reading(tokens="words")).spec.vocab
     assert found is not None
-    assert 48 <= found <= 49, "the last word to learn from may be cut in two"
+    assert 48 <= found <= 49, "the last word for training may be cut in two"
     with refused(f"cutoffs=[30, {found}]", f"vocab={found}"):
         prepare("decoder", lines, None, {**TINY, "cutoffs": [30, found]}, Reading(tokens="words"))
     with refused("must increase"):
-        prepare("decoder", "not-there", None, {**TINY, "cutoffs": [30, 20]}, Reading(tokens="words"))  # before the data are read
+        prepare("decoder", "not-there", None, {**TINY, "cutoffs": [30, 20]}, Reading(tokens="words"))  # checked before the data are read
 
 
 def test_passages_of_plain_text_are_refused(lines, monkeypatch):

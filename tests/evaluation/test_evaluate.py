@@ -99,17 +99,17 @@ def by_hand(model, stream, length):
 
 def test_every_figure_of_a_text_is_what_counting_by_hand_gives(model):
     found = evaluate(model, windows(TEXT, 8), BYTES, size=3)
-    nats, judged = by_hand(model, TEXT, 8), TEXT[1:]
-    words = len(judged.split()) + judged.count(b"\n")
-    assert found["targets"] == found["bytes"] == len(judged)
-    assert found["characters"] == len(judged.decode()) < len(judged)
+    nats, evaluated = by_hand(model, TEXT, 8), TEXT[1:]
+    words = len(evaluated.split()) + evaluated.count(b"\n")
+    assert found["targets"] == found["bytes"] == len(evaluated)
+    assert found["characters"] == len(evaluated.decode()) < len(evaluated)
     assert found["words"] == words
-    assert found["loss"] == pytest.approx(nats / len(judged), rel=1e-6)
-    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(judged), rel=1e-6)
-    assert found["bits_per_character"] == pytest.approx(nats / math.log(2) / len(judged.decode()), rel=1e-6)
-    assert found["perplexity"] == pytest.approx(math.exp(nats / len(judged)), rel=1e-5)
+    assert found["loss"] == pytest.approx(nats / len(evaluated), rel=1e-6)
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(evaluated), rel=1e-6)
+    assert found["bits_per_character"] == pytest.approx(nats / math.log(2) / len(evaluated.decode()), rel=1e-6)
+    assert found["perplexity"] == pytest.approx(math.exp(nats / len(evaluated)), rel=1e-5)
     assert found["word_perplexity"] == pytest.approx(math.exp(nats / words), rel=1e-4)
-    assert found["protocol"] == f"windows of 8 tokens side by side (context 8, stride 8), all {len(judged)} tokens of valid"
+    assert found["protocol"] == f"windows of 8 tokens side by side (context 8, stride 8), all {len(evaluated)} tokens of valid"
     assert model.training  # as it was
 
 

@@ -18,7 +18,7 @@ from helpers import sweep
 TINY = dict(dim=16, heads=2, layers=1, hidden=16, length=32, dropout=0.0)
 
 
-def judged(told: Tensor, targets: Tensor, end: int | None = None) -> ExactMatchMetrics:
+def evaluated(told: Tensor, targets: Tensor, end: int | None = None) -> ExactMatchMetrics:
     """The score of a model that tells these classes."""
     model = formers.create("decoder", vocab=5, **TINY)
     metrics = ExactMatchMetrics(model, end)
@@ -31,7 +31,7 @@ def test_symbols_and_rows() -> None:
     no = IGNORED
     targets = torch.tensor([[no, 1, 2, 4], [no, 3, 4, no], [no, no, no, no], [no, 0, no, no]])
     told = torch.tensor([[1, 1, 2, 3], [0, 3, 4, 0], [1, 1, 1, 1], [0, 0, 3, 3]])
-    metrics = judged(told, targets)
+    metrics = evaluated(told, targets)
     figures = metrics.results()
     assert figures["accuracy"] == 5 / 6
     assert figures["exact"] == 2 / 3  # the row that asks for nothing is none
@@ -43,7 +43,7 @@ def test_an_end_is_no_symbol_but_a_row_must_end() -> None:
     no, end = IGNORED, 4
     targets = torch.tensor([[no, 1, 2, end], [no, 3, end, no], [2, 1, 0, end]])
     told = torch.tensor([[1, 1, 2, 3], [0, 3, end, 0], [2, 1, 1, end]])
-    metrics = judged(told, targets, end)
+    metrics = evaluated(told, targets, end)
     assert metrics.extra_results() == {"accuracy": 5 / 6, "exact": 1 / 3}
     assert metrics.results()["targets"] == 9
 
@@ -52,14 +52,14 @@ def test_a_step_is_right_when_all_its_places_are() -> None:
     no = [IGNORED] * 2
     targets = torch.tensor([[no, [1, 2], [3, 4]], [no, [0, 0], no]])
     told = torch.tensor([[[0, 0], [1, 2], [3, 0]], [[0, 0], [0, 0], [1, 1]]])
-    metrics = judged(told, targets)
+    metrics = evaluated(told, targets)
     assert metrics.sums["symbols"] == 3
     assert metrics.extra_results() == {"accuracy": 2 / 3, "exact": 1 / 2}
     assert metrics.sums["targets"] == 6
 
 
 def test_labels() -> None:
-    metrics = judged(torch.tensor([1, 0, 1]), torch.tensor([1, 1, 1]))
+    metrics = evaluated(torch.tensor([1, 0, 1]), torch.tensor([1, 1, 1]))
     assert metrics.extra_results() == {"accuracy": 2 / 3, "exact": 2 / 3}
 
 

@@ -1,4 +1,4 @@
-"""Protocols: each is what reading by hand gives, judges each token once, and refuses what it cannot do."""
+"""Protocols: each is what reading by hand gives, evaluates each token once, and refuses what it cannot do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def span():
     return formers.create("adaptive-span", span=16, **SIZES).double().eval()
 
 
-def judged(model, size=1, **options):
+def evaluated(model, size=1, **options):
     """The figures of a protocol."""
     batches = Streams({"valid": STREAM}, 8) if model.spec.memory.limit is not None else Language({"valid": STREAM}, 8)
     reading = apply_protocol(Protocol(**options), model, batches)
@@ -64,7 +64,7 @@ def long_pass(model, pattern):
 @pytest.mark.parametrize("size", [1, 5])
 def test_sliding_is_a_window_for_every_token(name, size, request):
     model = request.getfixturevalue(name)
-    found = judged(model, size, kind="sliding", attention_length=6)
+    found = evaluated(model, size, kind="sliding", attention_length=6)
     assert found["targets"] == len(STREAM) - 1
     assert found["loss"] == pytest.approx(mean(model, [STREAM[max(0, i - 6) : i + 1] for i in range(1, len(STREAM))]), abs=1e-10)
     assert found["protocol"].startswith("windows of 6 tokens one every token (context 6, stride 1), all 150 tokens")
@@ -74,7 +74,7 @@ def test_sliding_is_a_window_for_every_token(name, size, request):
 @pytest.mark.parametrize("size", [1, 5])
 def test_segments_are_read_alone_also_by_who_has_a_memory(name, size, request):
     model = request.getfixturevalue(name)
-    found = judged(model, size, kind="segments", attention_length=7)
+    found = evaluated(model, size, kind="segments", attention_length=7)
     assert found["targets"] == len(STREAM) - 1
     rows = [STREAM[(i - 1) // 7 * 7 : i + 1] for i in range(1, len(STREAM))]
     assert found["loss"] == pytest.approx(mean(model, rows), abs=1e-10)
@@ -84,7 +84,7 @@ def test_segments_are_read_alone_also_by_who_has_a_memory(name, size, request):
 @sweep("segment", [1, 5, 8, 64])
 @sweep("memory", [0, 1, 7, 40, 1000])
 def test_a_memory_is_one_long_pass_under_the_blocks_that_it_implies(xl, segment, memory):
-    found = judged(xl, kind="memory", segment=segment, attention_length=memory)
+    found = evaluated(xl, kind="memory", segment=segment, attention_length=memory)
     assert found["targets"] == len(STREAM) - 1
     assert found["loss"] == pytest.approx(long_pass(xl, Blocks(query=segment, memory=memory)), abs=1e-10)
     assert f"in 1 lane, each with the state of the one before (memory {memory:,})" in found["protocol"]
@@ -93,7 +93,7 @@ def test_a_memory_is_one_long_pass_under_the_blocks_that_it_implies(xl, segment,
 @sweep("segment", [1, 5, 64])
 @sweep("length", [1, 7, 40])
 def test_the_same_length_is_a_band_whatever_the_segment(xl, segment, length):
-    found = judged(xl, kind="memory", segment=segment, attention_length=length, same_length=True)
+    found = evaluated(xl, kind="memory", segment=segment, attention_length=length, same_length=True)
     assert found["loss"] == pytest.approx(long_pass(xl, Local(window=length)), abs=1e-10)
     assert f"(memory {length}, same length)" in found["protocol"]
 
@@ -101,13 +101,13 @@ def test_the_same_length_is_a_band_whatever_the_segment(xl, segment, length):
 def test_a_model_of_the_same_length_can_be_judged_without_it():
     torch.manual_seed(0)
     model = formers.create("transformer-xl", memory=4, same_length=True, **SIZES).double().eval()
-    assert judged(model)["loss"] == pytest.approx(long_pass(model, Local(window=4)), abs=1e-10)
-    assert judged(model, attention_length=6)["loss"] == pytest.approx(long_pass(model, Local(window=6)), abs=1e-10)
-    assert judged(model, same_length=False)["loss"] == pytest.approx(long_pass(model, Blocks(query=8, memory=4)), abs=1e-10)
+    assert evaluated(model)["loss"] == pytest.approx(long_pass(model, Local(window=4)), abs=1e-10)
+    assert evaluated(model, attention_length=6)["loss"] == pytest.approx(long_pass(model, Local(window=6)), abs=1e-10)
+    assert evaluated(model, same_length=False)["loss"] == pytest.approx(long_pass(model, Blocks(query=8, memory=4)), abs=1e-10)
 
 
 def test_lanes_are_streams_of_their_own(xl):
-    found = judged(xl, size=2, attention_length=40)
+    found = evaluated(xl, size=2, attention_length=40)
     with torch.no_grad():
         whole = respecified(xl, xl.spec.replace(pattern=Blocks(query=8, memory=40), memory=NoMemory()))
         losses = [whole(STREAM[None, a:b], targets=STREAM[None, a + 1 : b + 1]).loss for a, b in ((0, 75), (75, 150))]
@@ -118,11 +118,11 @@ def test_lanes_are_streams_of_their_own(xl):
 def test_a_clamp_is_the_models_with_that_clamp(xl):
     spec = xl.spec.replace(score=xl.spec.score.replace(clamp=3))
     clamped = respecified(xl, spec)
-    found = judged(xl, attention_length=40, clamp=3)
-    assert found["loss"] == pytest.approx(judged(clamped, attention_length=40)["loss"], abs=1e-12)
-    assert found["loss"] != judged(xl, attention_length=40)["loss"]
+    found = evaluated(xl, attention_length=40, clamp=3)
+    assert found["loss"] == pytest.approx(evaluated(clamped, attention_length=40)["loss"], abs=1e-12)
+    assert found["loss"] != evaluated(xl, attention_length=40)["loss"]
     assert "(memory 40, clamp 3)" in found["protocol"]
-    assert "stride 8, clamp 3)" in judged(xl, kind="segments", clamp=3)["protocol"]
+    assert "stride 8, clamp 3)" in evaluated(xl, kind="segments", clamp=3)["protocol"]
 
 
 def test_what_is_left_open_is_the_models_own(xl, decoder):
@@ -155,7 +155,7 @@ def test_what_is_left_open_is_the_models_own(xl, decoder):
 )
 def test_what_cannot_be_done_is_refused(name, options, words, request):
     with refused(*words):
-        judged(request.getfixturevalue(name), **options)
+        evaluated(request.getfixturevalue(name), **options)
 
 
 def test_numbers_that_are_none_are_refused():
@@ -263,11 +263,11 @@ def test_passages_are_not_a_running_text(xl):
 def test_a_carried_state_is_one_long_pass_whatever_the_segment(segment, member):
     torch.manual_seed(2)
     model = formers.create(member, vocab=256, dim=8, layers=2, length=16).double().eval()
-    found = judged(model, kind="memory", segment=segment)
+    found = evaluated(model, kind="memory", segment=segment)
     assert found["loss"] == pytest.approx(long_pass(model, Causal()), abs=1e-10)
     assert found["protocol"].startswith(f"segments of {segment} tokens in 1 lane, each with the state of the one before, all")
-    assert judged(model, kind="segments", segment=5)["loss"] != pytest.approx(found["loss"], abs=1e-6)
+    assert evaluated(model, kind="segments", segment=5)["loss"] != pytest.approx(found["loss"], abs=1e-6)
     for options in ({"attention_length": 4}, {"same_length": True}):
         with refused("state of fixed size", "leave it out"):
-            judged(model, kind="memory", **options)
+            evaluated(model, kind="memory", **options)
     assert Protocol().resolved_for(model.spec).kind == ("memory" if member == "rnn" else "segments")

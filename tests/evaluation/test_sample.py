@@ -15,7 +15,7 @@ from formers.core import IGNORED
 from formers.data import Bytes, Language, Stories, Streams
 from formers.data.babi import Story
 from formers.data.spread import spread
-from formers.data.words import learn_words
+from formers.data.words import build_words
 from formers.evaluation.evaluate import evaluate
 from formers.evaluation.protocol import Protocol, apply_protocol
 from formers.model.files import MANIFEST, checkpoints, manifest
@@ -68,9 +68,9 @@ def test_bytes_characters_and_words_of_the_windows_add_up_to_those_of_the_text()
     found = evaluate(model, data, Bytes(), 3, sample=8)
     begins = [i == 1 or TEXT[i - 1 : i].isspace() for i in range(len(TEXT))]
     starts = [16 * window + 1 for window in spread(-(-(len(TEXT) - 1) // 16), 24).tolist()]
-    judged = [i for start in starts for i in range(start, min(start + 16, len(TEXT)))]
-    words = sum(begins[i] and not TEXT[i : i + 1].isspace() for i in judged)
-    assert [found[name] for name in names] == [len(judged), sum(TEXT[i] & 0xC0 != 0x80 for i in judged), words]
+    evaluated = [i for start in starts for i in range(start, min(start + 16, len(TEXT)))]
+    words = sum(begins[i] and not TEXT[i : i + 1].isspace() for i in evaluated)
+    assert [found[name] for name in names] == [len(evaluated), sum(TEXT[i] & 0xC0 != 0x80 for i in evaluated), words]
     parts = [evaluate(model, data, Bytes(), 3, sample=8, share=(rank, 2)) for rank in range(2)]
     assert [sum(part[name] for part in parts) for name in names] == [found[name] for name in names]
 
@@ -108,7 +108,7 @@ def test_training_reads_a_memory_and_a_segment_before_each_stretch():
 def test_answers_about_stories_are_counted_by_task_in_a_sample_too():
     answers = {1: "garden", 2: "kitchen", 3: "garden"}
     rows = [Story(("Mary went", "where is Mary"), answers[1 + i % 3], 1, 1 + i % 3) for i in range(30)]
-    tokenizer = learn_words(["Mary went where is Mary\n"])
+    tokenizer = build_words(["Mary went where is Mary\n"])
     data = Stories({"valid": rows}, ("garden", "kitchen"), 4, 3, tokenizer)
     model = formers.create("encoder", vocab=tokenizer.vocab, classes=2, length=4, fact=3, **SMALL).eval()
     found = evaluate(model, data, None, 2, sample=5)

@@ -1,4 +1,4 @@
-"""Ablations trained for a few steps: rows, honest judgements, what diverges, the page and the picture."""
+"""Ablations trained for a few steps: rows, honest evaluations, what diverges, the page and the picture."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_table_the_page_and_the_picture(results, tmp_path):
     assert "$ formers ablate" in page
     assert "![what each part is worth](x.png)" in page
     assert page.count("\n| ") == 4
-    assert "training saw" in panels(results)[0].bars[1].note
+    assert "training loss" in panels(results)[0].bars[1].note
     assert save_bars(panels(results), tmp_path / "x.svg", "caption").read_text().startswith("<?xml")
 
 
@@ -69,15 +69,15 @@ def test_costs_are_what_is_lost_and_a_spread_needs_two_seeds():
 def test_who_learnt_without_a_mask_is_judged_with_it(text, monkeypatch):
     from formers.experiments import ablate as bench
 
-    judged = []
+    evaluated = []
 
-    def judge(model, task, settings):
-        judged.append((type(model.spec.pattern).__name__, type(model.spec.head).__name__, settings.final_batches))
+    def evaluate(model, task, settings):
+        evaluated.append((type(model.spec.pattern).__name__, type(model.spec.head).__name__, settings.final_batches))
         return {"loss": 3.25}
 
-    monkeypatch.setattr(bench, "_judged", judge)
+    monkeypatch.setattr(bench, "_evaluated", evaluate)
     found = ablate("decoder", text, ["mask"], steps=2, seeds=1, options=TINY)
-    assert judged == [("Causal", "LanguageModel", 2)] * 2
+    assert evaluated == [("Causal", "LanguageModel", 2)] * 2
     assert [row["loss"] for row in found["rows"]] == [[3.25]] * 2
     assert found["rows"][1]["train_loss"] != [3.25]
 
@@ -95,7 +95,7 @@ def test_what_a_member_lacks_is_told_or_refused(text):
     found = ablate("transformer-xl", text, steps=1, seeds=1, options={**TINY, "memory": 8}, say=said.append)
     assert {row["without"] for row in found["rows"]} == {WHOLE, "feed-forward", "residual", "norm", "scaling", "heads"}
     assert [line.split(":")[0] for line in said] == ["without positions", "without mask"]
-    with refused("transformer-xl", "no positions"):
+    with refused("transformer-xl", "no positional encoding"):
         ablate("transformer-xl", text, ["positions"], steps=1, options=TINY)
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from formers.cli import bench as verbs
 from formers.experiments import copying
-from formers.experiments.copying import Copying, bench_copying, claims, learn
+from formers.experiments.copying import Copying, bench_copying, claims, train_model
 from formers.model import respecified
 from helpers import refused
 
@@ -19,16 +19,16 @@ WORDS = ["copying", "--words", "3", "--symbols", "4", "--chunk", "2", "--steps",
 
 
 def test_all_ways_have_the_same_weights():
-    model, losses = learn(TINY, 2)
+    model, losses = train_model(TINY, 2)
     assert len(losses) == TINY.steps
     assert not model.training
-    for rounds in copying.JUDGED:
+    for rounds in copying.EVALUATED:
         other = respecified(model, TINY.spec(rounds))
         assert [p.data_ptr() for p in other.parameters()] == [p.data_ptr() for p in model.parameters()]
 
 
 def test_a_training_is_a_function_of_its_seed():
-    assert learn(TINY, 1)[1] == learn(TINY, 1)[1] != learn(replace(TINY, seed=1), 1)[1]
+    assert train_model(TINY, 1)[1] == train_model(TINY, 1)[1] != train_model(replace(TINY, seed=1), 1)[1]
 
 
 def test_claims_are_the_worst_of_the_table():

@@ -1,4 +1,4 @@
-"""Learning experiments: what is judged is what was drawn, seeds repeat, claims are made of the lines, and a page keeps its own words."""
+"""Learning experiments: what is evaluated is what was drawn, seeds repeat, claims are made of the lines, and a page keeps its own words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from formers.experiments.addition import Sums
 from formers.experiments.babi import Questions
 from formers.experiments.bottleneck import Words
 from formers.experiments.experiment import BEGIN, END, Experiment, Table, onto
-from formers.experiments.learning import Course, Judged, judge, learn, mean, middle, of
+from formers.experiments.learning import Evaluated, TrainingSettings, evaluate_model, mean, middle, of, train_model
 from formers.experiments.parity import Bits
 from helpers import refused
 
@@ -44,7 +44,7 @@ def tales(tmp_path: Path) -> Path:
 def test_an_experiment_repeats_itself_and_tells_all_that_it_claims(what: Experiment, tmp_path: Path) -> None:
     seen: list[str] = []
     results = what.run(2, lambda line: seen.append(line["way"]))
-    assert seen == [way for way in what.ways() for _ in range(2)]
+    assert seen == [way for way in what.setups() for _ in range(2)]
     again = what.run(1)
     for first, other in zip(results["lines"][::2], again["lines"], strict=True):
         assert {**first, "seconds": 0} == {**other, "seconds": 0}  # seed 0
@@ -84,7 +84,7 @@ def test_claims_of_addition_are_of_the_longer_sums_and_each_of_its_own_baseline(
     ]
     gains = {"gain_vanilla": 0.3, "gain_digits": 0.1, "gain_sums": 0.3, "gain_of_offsets": 0.4}
     assert Sums().claims(lines) == pytest.approx({"universal_digits": 0.9, **gains})
-    offsets = {name: way.spec.position.offset for name, way in Sums().ways().items()}
+    offsets = {name: setup.spec.position.offset for name, setup in Sums().setups().items()}
     assert {name for name, offset in offsets.items() if offset == 12} == {name for name in offsets if name.endswith(", offsets")}
     assert set(offsets.values()) == {0, 12}
 
@@ -109,7 +109,7 @@ def test_claims_of_stories_are_of_steps_at_the_question() -> None:
 def test_seeds_have_weights_and_batches_of_their_own() -> None:
     first, second = Bits(steps=1, batch=8, size=6, bits=3, rows=30, dim=8, most=3, few=2).run(2)["lines"][:2]
     assert first["losses"] != second["losses"]
-    batches = TINY[0].ways()["act"].batches
+    batches = TINY[0].setups()["act"].batches
     assert not batches.train_batch(8, 0, 0)["tokens"].equal(batches.train_batch(8, 1, 0)["tokens"])
 
 
@@ -126,24 +126,24 @@ def test_stories_are_judged_by_their_supporting_facts(tales: Path) -> None:
 
 def test_figures_are_those_of_the_rows() -> None:
     rows = [(2, 2, 1), (2, 1, 0), (4, 3, 0)]
-    judged = Judged(torch.tensor([1, 1, 2]), rows, torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 3, 5]))
-    found = judged.figures()
+    evaluated = Evaluated(torch.tensor([1, 1, 2]), rows, torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 3, 5]))
+    found = evaluated.figures()
     assert found["accuracy"] == 6 / 8
     assert found["exact"] == 1 / 3
     assert found["by"][1] == {"accuracy": 3 / 4, "exact": 1 / 2, "ponder": 1.5, "asked": 2.0}
     assert found["by"][2]["ponder"] == 4.0
     assert found["correlation"] == pytest.approx(0.9449, abs=1e-4)  # of (1, 2, 4) with (1, 1, 2)
-    still = Judged(torch.tensor([1, 1, 2]), rows, torch.ones(3), torch.ones(3))
+    still = Evaluated(torch.tensor([1, 1, 2]), rows, torch.ones(3), torch.ones(3))
     assert still.figures()["correlation"] == 0.0  # and not NaN
 
 
 def test_steps_of_a_row_leave_padding_out() -> None:
     """A model that always takes all its steps but halts by name: the mean of a padded row is that number."""
     what = Sums(steps=1, batch=4, digits=4, test=6, rows=12, dim=16, heads=2, depth=3, offset=0)
-    way = what.ways()["universal"]
-    spec = way.spec.replace(depth={"kind": "Adaptive", "layers": 3, "bias": -30.0})
-    model, losses = learn(spec, Course(1, 4, 1e-9), 0, lambda step: way.batches.train_batch(4, 0, step))
-    found = judge(model, way.batches, "valid", size=5)
+    setup = what.setups()["universal"]
+    spec = setup.spec.replace(depth={"kind": "Adaptive", "layers": 3, "bias": -30.0})
+    model, losses = train_model(spec, TrainingSettings(1, 4, 1e-9), 0, lambda step: setup.batches.train_batch(4, 0, step))
+    found = evaluate_model(model, setup.batches, "valid", size=5)
     assert len(losses) == 1
     assert found.ponder is not None
     assert found.asked is not None
@@ -185,7 +185,7 @@ def test_the_command_writes_page_and_picture_and_holds_the_limits(tmp_path: Path
     page, picture = tmp_path / "page.md", tmp_path / "pictures" / "a.png"
     words = ["bench", "bottleneck", "--steps", "2", "--length", "5", "--seeds", "1", "--check", "--page", str(page), "--out", str(picture)]
     done = CliRunner().invoke(app, words)
-    assert "there is no folder" in str(done.exception)  # told before anything is learnt
+    assert "there is no folder" in str(done.exception)  # told before anything is learned
     assert not page.exists()
     picture.parent.mkdir()
     done = CliRunner().invoke(app, words)

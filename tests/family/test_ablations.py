@@ -66,7 +66,7 @@ def test_what_cannot_be_taken_apart_is_refused():
         ABLATIONS["norm"](WHOLE.replace(residual=Bare()))
     with refused("causal mask"):
         ABLATIONS["mask"](WHOLE.replace(pattern=Strided(stride=4)))
-    with refused("no positions"):
+    with refused("no positional encoding"):
         ABLATIONS["positions"](formers.spec("transformer-xl", vocab=11))
     for ordered in (
         formers.spec("word-window", vocab=11),
@@ -80,7 +80,7 @@ def test_what_cannot_be_taken_apart_is_refused():
 def test_who_is_told_the_step_is_told_it_without_positions_too():
     spec = ABLATIONS["positions"](UNIVERSAL.replace(position=Coordinate(step="learned", offset=3)))
     assert spec.position == Coordinate(place="none", step="learned")
-    with refused("no positions"):
+    with refused("no positional encoding"):
         ABLATIONS["positions"](spec)
 
 

@@ -223,14 +223,14 @@ def test_scores_find_the_likeliest_tokens_without_logits() -> None:
         sums = []
         for model in pair(head, 4):
             model.eval()
-            judged = score(model)
+            evaluated = score(model)
             with torch.no_grad():
                 best = model(given["tokens"], mask=given["mask"]).logits.argmax(dim=-1)
                 targets = torch.where(torch.rand(best.shape, generator=torch.Generator().manual_seed(0)) < 0.7, best, IGNORED)
                 targets[1] = (targets[1] + 1).where(targets[1] != IGNORED, IGNORED) % VOCAB
                 targets = targets.masked_fill(~given["mask"], IGNORED)
-                judged.update(targets, model(given["tokens"], targets=targets, mask=given["mask"]))
-            sums.append(judged.sums)
+                evaluated.update(targets, model(given["tokens"], targets=targets, mask=given["mask"]))
+            sums.append(evaluated.sums)
         assert sums[0] == pytest.approx(sums[1])
         assert sums[0]["right"] > 0
 

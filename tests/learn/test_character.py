@@ -38,5 +38,5 @@ def bits(**options: object) -> float:
 
 
 def test_intermediate_losses_move_a_deep_stack_that_its_last_loss_does_not() -> None:
-    assert bits(auxiliary=False) > 3.85, "it has learnt how frequent letters are, and nothing else"
+    assert bits(auxiliary=False) > 3.85, "it has learned how frequent letters are, and nothing else"
     assert bits(intermediate="constant", targets=1) < 3.3

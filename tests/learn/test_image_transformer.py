@@ -65,7 +65,7 @@ def test_a_memory_that_holds_the_pixel_copies_it(head: str, back: int, options: 
         drawn = sample_images(model, 8, seed=0, given=wanted, keep=keep).images
         assert (drawn == wanted).double().mean() > 0.97
     drawn = sample_images(model, 16, seed=0).images
-    assert (drawn[:, back:] == drawn[:, :-back]).double().mean() > 0.95, "what is drawn does not follow the rule that was learnt"
+    assert (drawn[:, back:] == drawn[:, :-back]).double().mean() > 0.95, "what is drawn does not follow the rule that was learned"
 
 
 @pytest.mark.parametrize("head", ["categorical", "mixture"])

@@ -7,7 +7,7 @@ import torch
 
 from formers.attention.lsh.layer import LSHAttention
 from formers.experiments import copying
-from formers.experiments.copying import Copying, judge, learn
+from formers.experiments.copying import Copying, copy_accuracy, train_model
 from formers.model import respecified
 
 TASK = Copying(words=15, symbols=8, dim=32, heads=2, chunk=8, steps=150, batch=8, rate=1e-2)
@@ -20,8 +20,8 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_word_is_copied_by_hashing_and_better_with_more_rounds() -> None:
-    model, _ = learn(TASK, ROUNDS)
-    right = {rounds: judge(TASK, respecified(model, TASK.spec(rounds))) for rounds in (1, ROUNDS, 8)}
+    model, _ = train_model(TASK, ROUNDS)
+    right = {rounds: copy_accuracy(TASK, respecified(model, TASK.spec(rounds))) for rounds in (1, ROUNDS, 8)}
     assert right[ROUNDS] >= 0.95
     assert right[8] >= 0.99
     assert right[1] < right[ROUNDS] <= right[8]
@@ -36,5 +36,5 @@ def test_it_is_not_where_the_copy_is_hashed_by_other_rotations(monkeypatch: pyte
         return torch.cat([first[..., : TASK.words + 1], second[..., TASK.words + 1 :]], dim=-1)
 
     monkeypatch.setattr(LSHAttention, "hash", torn)
-    model, _ = learn(TASK, ROUNDS)
-    assert judge(TASK, model) < 0.6
+    model, _ = train_model(TASK, ROUNDS)
+    assert copy_accuracy(TASK, model) < 0.6

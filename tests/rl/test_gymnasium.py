@@ -47,9 +47,15 @@ class Strange(gymnasium.Env):
         seen = self.observation_space.sample()
         if Strange.fault == "nan":
             seen["numbers"][0] = np.nan
+        if Strange.fault == "shape" and self.time == 2:
+            seen["numbers"] = np.zeros(3, np.float32)
+        if Strange.fault == "key" and self.time == 2:
+            del seen["pair"]
         return seen
 
     def reset(self, *, seed=None, options=None):
+        if Strange.fault == "reset":
+            raise RuntimeError("no simulator")
         self.observation_space.seed(seed)
         self.time = 0
         return self.shown(), {"action_mask": np.array([0, 1, 1, 0])}
@@ -124,6 +130,20 @@ def test_what_is_not_a_number_ends_the_run_with_its_last_checkpoint(tmp_path):
     with refused("not a finite number", "copy 0"):
         formers.rl.train("gtrxl", "Strange-v0", steps=48, **SMALL)
     assert formers.load(tmp_path / "run") is not None
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("reset", ("copy 0 of Strange-v0", "RuntimeError at reset", "no simulator", "fix the environment")),
+        ("shape", ("copy 0 of Strange-v0", "after 2 steps", "shape (3,)", "keep to its spaces")),
+        ("key", ("copy 0 of Strange-v0", "after 2 steps", "pair", "keep to its spaces")),
+    ],
+)
+def test_faults_that_end_a_run_name_the_copy_and_the_step(fault, words):
+    Strange.fault = fault
+    with refused(*words):
+        formers.rl.train("gtrxl", "Strange-v0", steps=48, **SMALL)
 
 
 def test_checks_before_training():

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from formers.rl import ppo, vmpo
+from formers.rl.config import AgentSettings
 from formers.rl.popart import Scale, rescale
 from formers.rl.returns import advantages
 from helpers import close, sweep
@@ -89,3 +90,8 @@ def test_popart_keeps_what_values_are():
     close(new.real(out(h)), before)
     close(new.real(new.normal(before)), before)
     assert new.mean != old.mean
+
+
+def test_the_epsilon_of_adam_is_that_of_the_algorithm_unless_given():
+    chosen = [AgentSettings(), AgentSettings(algorithm="vmpo"), AgentSettings(epsilon=1e-3)]
+    assert [settings.adam_epsilon for settings in chosen] == [1e-4, 1e-5, 1e-3]

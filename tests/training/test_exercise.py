@@ -1,4 +1,4 @@
-"""Members learn tasks: each in its own form, judged exactly, resumed bit for bit, and refused in a sentence where it cannot."""
+"""Members learn tasks: each in its own form, evaluated exactly, resumed bit for bit, and refused in a sentence where it cannot."""
 
 from __future__ import annotations
 

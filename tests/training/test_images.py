@@ -240,7 +240,7 @@ def test_images_and_text_do_not_mix(grey: Path, tmp_path: Path) -> None:
     with refused("no file fits", "empty"):
         prepare("image-transformer", tmp_path / "empty", options=TINY)
     for options in ({"levels": 16}, {"condition": "class"}):
-        with refused("nothing is not there"):
+        with refused("nothing does not exist"):
             prepare("image-transformer", "nothing", options={**TINY, **options})
     (tmp_path / "one.png").write_bytes(b"")
     with refused("one image only"):

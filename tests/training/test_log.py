@@ -159,24 +159,24 @@ def test_the_time_left_of_a_resumed_run_goes_by_this_sessions_speed(monkeypatch)
 def test_a_bar_for_other_work_goes_away_and_is_silent_elsewhere():
     terminal, pipe = console(terminal=True), console()
     for place in (terminal, pipe):
-        with progress_bar("judging", place) as tick:
+        with progress_bar("evaluating", place) as tick:
             tick(0, None)
             tick(1000, 4000)
             time.sleep(0.3)  # the bar is drawn by a thread of its own
-    assert "judging" in terminal.file.getvalue()
+    assert "evaluating" in terminal.file.getvalue()
     assert "1,000 of 4,000" in terminal.file.getvalue()
     assert pipe.file.getvalue() == ""
 
 
 def test_judging_has_a_bar_of_its_own_under_the_trainings():
     with Log(None, console(terminal=True)) as log:
-        with log.part("judging") as tick:
+        with log.part("evaluating") as tick:
             tick(3, 10)
             log.bar.refresh()
-            assert [task.description for task in log.bar.tasks] == ["training", "judging"]
+            assert [task.description for task in log.bar.tasks] == ["training", "evaluating"]
         assert len(log.bar.tasks) == 1
     assert "3 of 10" in shown(log)
-    with Log(None, console()) as log, log.part("judging") as tick:
+    with Log(None, console()) as log, log.part("evaluating") as tick:
         tick(3, 10)
     assert shown(log) == ""
 

@@ -1,4 +1,4 @@
-"""Training: it learns, it saves what it judged, it is the same every time, and mistakes are told before it starts."""
+"""Training: it learns, it saves what it evaluated, it is the same every time, and mistakes are told before it starts."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def test_a_budget_of_minutes_is_kept(text):
 
 def test_judging_while_training_is_recorded(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=7, eval_every=3, **TINY)
-    judged = [line for line in metrics(tmp_path / "run") if "valid_loss" in line]
-    assert [line["step"] for line in judged] == [3, 6, 7]
-    assert all(line["valid_bits_per_byte"] == pytest.approx(line["valid_loss"] / math.log(2)) for line in judged)
+    evaluated = [line for line in metrics(tmp_path / "run") if "valid_loss" in line]
+    assert [line["step"] for line in evaluated] == [3, 6, 7]
+    assert all(line["valid_bits_per_byte"] == pytest.approx(line["valid_loss"] / math.log(2)) for line in evaluated)
 
 
 def test_a_run_that_was_not_told_is_judged_ten_times_and_shows_what_it_writes(text, tmp_path):
@@ -403,10 +403,10 @@ def test_a_run_can_begin_with_the_weights_of_another(text, tmp_path):
 
 def test_the_best_checkpoint_can_be_loaded(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=12, eval_every=2, learning_rate=1e-2, warmup=1, schedule="constant", **TINY)
-    judged = {line["step"]: line["valid_loss"] for line in metrics(tmp_path / "run") if "valid_loss" in line}
+    evaluated = {line["step"]: line["valid_loss"] for line in metrics(tmp_path / "run") if "valid_loss" in line}
     best = evaluate_run(tmp_path / "run", checkpoint="best", size=8)
-    assert best["loss"] == pytest.approx(min(judged.values()), abs=1e-6)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["results"]["best_step"] == min(judged, key=judged.get)
+    assert best["loss"] == pytest.approx(min(evaluated.values()), abs=1e-6)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["results"]["best_step"] == min(evaluated, key=evaluated.get)
 
 
 def test_memory_that_runs_out_is_told_with_what_helps(text, monkeypatch):

@@ -201,6 +201,6 @@ def test_a_sink_that_fails_is_told_once_and_stops_nothing(folder, bare, monkeypa
     with Log(folder, Console(file=io.StringIO(), width=200), sinks="broken,tensorboard") as log:
         for step in range(1, 5):
             log.record(step=step, loss=1.0)
-    assert log.console.file.getvalue() == "broken failed (the server is gone): no more figures go there, the training goes on\n"
+    assert log.console.file.getvalue() == "broken failed (the server is gone): it gets no more metrics, the training continues\n"
     assert len(curve(folder, "loss")) == 4
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4

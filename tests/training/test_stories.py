@@ -1,4 +1,4 @@
-"""Stories: they decide the sizes of the member that reads them; a run answers, is judged by task, and goes on bit for bit."""
+"""Stories: they decide the sizes of the member that reads them; a run answers, is evaluated by task, and goes on bit for bit."""
 
 from __future__ import annotations
 

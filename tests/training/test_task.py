@@ -134,7 +134,7 @@ def test_classes_that_do_not_fit_are_refused(labelled):
 def test_the_vocabulary_may_be_larger_than_the_data_but_not_smaller(text):
     assert prepare("decoder", text, None, {**TINY, "vocab": 300}).spec.vocab == 300
     with refused("vocab=200", "256 ids"):
-        prepare("decoder", "not-there", None, {**TINY, "vocab": 200})  # before the data are read
+        prepare("decoder", "not-there", None, {**TINY, "vocab": 200})  # checked before the data are read
     with refused("vocab=256", "258 ids"):
         prepare("transformer", "not-there.tsv", None, {**TINY, "vocab": 256}, Reading(tokens="bpe"))
     assert prepare("decoder", text, None, {**TINY, "vocab": 270}, Reading(tokens="bpe")).spec.vocab == 270
@@ -150,7 +150,7 @@ def test_a_bad_spec_is_refused_before_the_data_are_read():
         prepare("decoder", "not-there", None, {**TINY, "heads": 3})
     with refused("no option 'layer'"):
         prepare("encoder", "not-there.jsonl", None, {"layer": 3})
-    with refused("not-there is not there"):
+    with refused("not-there does not exist"):
         prepare("decoder", "not-there", None, TINY)
     with refused("tokens"):
         Reading(tokens="letters")
@@ -185,7 +185,7 @@ def test_a_text_shorter_than_a_segment_works_and_is_told(tmp_path, caplog):
     path.write_bytes(b"abcdefgh")
     task = prepare("decoder", path, None, TINY)
     assert learns(task)
-    assert "6 bytes to learn from, fewer than length=16" in caplog.text
+    assert "6 bytes for training, fewer than length=16" in caplog.text
 
 
 def test_labelled_texts_that_are_cut_off_are_told(labelled, caplog):
@@ -215,7 +215,7 @@ def test_numbers_are_translated():
 
 
 def test_data_of_another_kind_are_refused(text, pairs):
-    with refused("transformer learns from pairs"):
+    with refused("transformer is trained on pairs"):
         prepare("transformer", text, None, TINY)
     with refused("made of pairs"):
         prepare("decoder", "numbers", None, TINY)

@@ -1,4 +1,4 @@
-"""What the family is measured against."""
+"""Simple baseline models."""
 
 from formers.baselines.counts import CountModel
 

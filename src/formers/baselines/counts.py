@@ -1,4 +1,4 @@
-"""A model that counts: the probability of a byte given the k bytes before it, smoothed by its own shorter contexts.
+"""A byte n-gram model: the probability of a byte given the k bytes before it, interpolated with shorter contexts.
 
 P(c | h) = (count(h c) + T(h) P(c | h')) / (count(h) + T(h))         h' = h without its oldest byte       E19
 
@@ -52,6 +52,6 @@ def _count(text: NDArray[np.uint8], k: int) -> tuple[Codes, NDArray[np.int64], C
 
 
 def _lookup(keys: Codes, values: NDArray[np.int64], wanted: Codes) -> NDArray[np.int64]:
-    """values at the wanted keys, 0 where a key is not there."""
+    """The values of the wanted keys; 0 for a missing key."""
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[place] == wanted, values[place], 0)

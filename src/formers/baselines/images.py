@@ -1,6 +1,6 @@
 """Codes that a model of images must beat, in bits per dimension (channel value): two tables of counts, and the sizes of image files.
 
-Marginal: every position (row, column, channel) has a distribution of its own,
+Marginal: every position (row, column, channel) has its own distribution,
 
     P(v | position) = (count(v, position) + a) / (n + a levels)
 
@@ -10,7 +10,7 @@ neighbour of the same channel, each in at most 32 steps, interpolated with short
     P(v | h) = (count(h v) + T(h) P(v | h')) / (count(h) + T(h))         h = (left, upper), then (left), then none
 
 where T(h) is the number of different values seen after h, and no context backs off to 1 / levels. Outside the image the neighbour is a
-step of its own.
+separate step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from formers.data.images import ImageSet
 STEPS = 32
 ALPHAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 FILES = 1_000
-"""So many images, the first ones, are written as files."""
+"""Number of images, from the first, that are written as files."""
 CHUNK = 1_000
 Counts = NDArray[np.float64]
 

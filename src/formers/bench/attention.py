@@ -34,7 +34,7 @@ CHECK_ROUNDS = 9
 WHOLE = ("causal", "full")
 """The fused kernel's own, by name."""
 AT = 8192
-"""Where `--check` judges speed; growth and memory at twice as many tokens."""
+"""Where `--check` evaluates speed; growth and memory at twice as many tokens."""
 FLOORS = {"local": 8.0, "strided": 8.0, "fixed": 4.5, "bigbird": 5.5}
 """How many times faster than all pairs each must be."""
 GROWN = ("local", "bigbird")

@@ -80,7 +80,7 @@ def _beside_local_attention(name: str, pattern: Pattern, exact: bool, rounds: in
         )
     times = alternate({who: partial(both_ways, way, (q, k, v), g) for who, way in ways.items()}, rounds, tick=tick)
     setting = f"LocalAttention(window_size={WINDOW}, causal=True{', exact_windowsize=True' if exact else ''})"
-    return {"name": name, "pattern": spell(pattern), "length": LENGTH, **_told("local-attention", setting, times), "difference": difference}
+    return {"name": name, "pattern": spell(pattern), "length": LENGTH, **_row("local-attention", setting, times), "difference": difference}
 
 
 def _beside_transformers(rounds: int, tick: Callable[[], None]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _beside_transformers(rounds: int, tick: Callable[[], None]) -> dict[str, Any
         raise FormersError(f"transformers' BigBird computes all pairs of {SIZES['length']} tokens in blocks of {BLOCK}: take more tokens.")
     setting = f"BigBirdModel, {SIZES['layers']} layers of {SIZES['dim']}, block_sparse, blocks of {BLOCK}"
     counts = {f"{who}_parameters": sum(p.numel() for p in each) for who, each in weights.items()}
-    row = _told("transformers", setting, times)
+    row = _row("transformers", setting, times)
     return {"name": "bigbird", "pattern": spell(ours.spec.pattern), "length": SIZES["length"], **row, **counts}
 
 
@@ -123,7 +123,7 @@ def their_bigbird() -> Any:
     return model(config, add_pooling_layer=False).train()
 
 
-def _told(package: str, setting: str, times: dict[str, list[float]]) -> dict[str, Any]:
+def _row(package: str, setting: str, times: dict[str, list[float]]) -> dict[str, Any]:
     return {
         "peer": f"{package} {version(package)}",
         "setting": setting,

@@ -36,7 +36,7 @@ WAYS: tuple[Way, ...] = get_args(Way)
 SIZES: dict[str, Any] = dict(vocab=256, dim=256, heads=4, hidden=1024)
 DEPTHS, DEPTH = (1, 2, 4, 8, 16, 24), 6
 LENGTHS, LENGTH = (512, 1024, 2048, 4096, 8192), 1024
-"""What is measured unless one says otherwise: depths at one length, and lengths at one depth."""
+"""What is measured by default: depths at one length, and lengths at one depth."""
 WARM = 64
 """Tokens of the step before the one that is measured, which makes the optimiser's averages."""
 DEEP, DEEP_LENGTH = (6, 24), 4096

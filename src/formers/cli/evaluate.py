@@ -1,4 +1,4 @@
-"""`formers eval`: judges a trained model on held-out data."""
+"""`formers eval`: evaluates a trained model on held-out data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from formers.cli.complete import complete_data
 def evaluate(
     run: Run,
     data: Annotated[
-        str | None, typer.Option(help="The data to judge by; the run's own unless given.", autocompletion=complete_data)
+        str | None, typer.Option(help="The data for evaluation; the run's own unless given.", autocompletion=complete_data)
     ] = None,
     split: Split = None,
     protocol: Annotated[
@@ -36,7 +36,7 @@ def evaluate(
     ] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens from one sliding window to the next; 1 unless given.", min=1)] = None,
     rounds: Annotated[int | None, typer.Option(help="Hashing rounds of a reformer; the run's own unless given.", min=1)] = None,
-    limit: Annotated[int | None, typer.Option(help="Judge the first so many tokens of a text, or rows of other data.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Evaluate the first so many tokens of a text, or rows of other data.", min=1)] = None,
     batch: Annotated[
         int, typer.Option(help="How many sequences at a time; with a memory the lanes of a text, 1 for one stream.", min=1)
     ] = 16,
@@ -45,7 +45,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Of an agent: draws the episodes.", min=0)] = 0,
     sampled: Annotated[bool, typer.Option("--sampled", help="Of an agent: draw actions, instead of the most probable ones.")] = False,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights.")] = "last",
-    device: Annotated[str, typer.Option(help="Where to judge: cpu, cuda, mps; auto takes what is there.")] = "auto",
+    device: Annotated[str, typer.Option(help="Where to evaluate: cpu, cuda, mps; auto takes what is there.")] = "auto",
     json: Json = False,
 ) -> None:
     """Evaluate the model of RUN on held-out data, or an agent on fresh episodes: the figures, and how they were counted."""
@@ -71,7 +71,7 @@ def evaluate(
         kind=protocol, attention_length=attention_length, segment=segment, clamp=clamp, same_length=same_length, stride=stride,
         rounds=rounds,
     )  # fmt: skip
-    with progress_bar("judging") as tick:
+    with progress_bar("evaluating") as tick:
         results = evaluate_run(
             run, data, batch, part=split, protocol=asked, limit=limit, checkpoint=checkpoint, device=device, progress=tick
         )

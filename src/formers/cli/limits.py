@@ -30,7 +30,7 @@ def end(results: dict[str, Any], limits: dict[str, tuple[float, float]], check: 
     report(results, json)
     if check:
         for name in unknown:
-            print(f"not judged: {name} cannot be measured on this system", file=sys.stderr)
+            print(f"not evaluated: {name} cannot be measured on this system", file=sys.stderr)
     if check and missed:
         for name in missed:
             print(f"missed: {name} = {results[name]:.4g} is outside {limits[name][0]:g} ... {limits[name][1]:g}", file=sys.stderr)

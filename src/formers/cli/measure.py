@@ -11,7 +11,7 @@ from formers.cli.common import Json, Out, Split, check_file, print_json, wrote
 from formers.cli.complete import complete_data, complete_run
 
 Runs = Annotated[list[Path], typer.Argument(help="One run or more.", autocompletion=complete_run)]
-Data = Annotated[str | None, typer.Option(help="The data to judge by; each run's own unless given.", autocompletion=complete_data)]
+Data = Annotated[str | None, typer.Option(help="The data for evaluation; each run's own unless given.", autocompletion=complete_data)]
 Checkpoint = Annotated[Literal["last", "best"], typer.Option(help="Which of the runs' weights: last or best.")]
 
 
@@ -19,7 +19,7 @@ def losses(
     runs: Runs,
     data: Data = None,
     split: Split = None,
-    limit: Annotated[int, typer.Option(help="Judge the first so many tokens.", min=1)] = 100_000,
+    limit: Annotated[int, typer.Option(help="Evaluate the first so many tokens.", min=1)] = 100_000,
     batch: Annotated[int, typer.Option(help="How many segments at a time.", min=1)] = 16,
     checkpoint: Checkpoint = "last",
     out: Out = None,
@@ -30,7 +30,7 @@ def losses(
     from formers.inspect import draw_curves, losses_facts, losses_panel, run_losses, save_panels
     from formers.training.log import progress_bar
 
-    with progress_bar("judging") as tick:
+    with progress_bar("evaluating") as tick:
         found = [each for run in runs for each in run_losses(run, data, split, batch, limit, checkpoint, tick)]
     panel = losses_panel(found)
     if out is not None:
@@ -46,7 +46,7 @@ def context(
     runs: Runs,
     data: Data = None,
     split: Split = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens are judged, each with every context.", min=1)] = 500,
+    tokens: Annotated[int, typer.Option(help="How many tokens are evaluated, each with every context.", min=1)] = 500,
     step: Annotated[int | None, typer.Option(help="From one context to the next; an eighth of the longest unless given.", min=1)] = None,
     longest: Annotated[int | None, typer.Option(help="The longest context; twice what a model sees at once unless given.", min=2)] = None,
     top: Annotated[
@@ -65,7 +65,7 @@ def context(
     from formers.training.log import progress_bar
 
     tops = top or [0.1, 0.5, 1.0]
-    with progress_bar("judging") as tick:
+    with progress_bar("evaluating") as tick:
         found = run_contexts(runs, data, split, tokens, step, longest, checkpoint, tick)
     panels = context_panels(found, tops[0])
     if out is not None:

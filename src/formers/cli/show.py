@@ -150,7 +150,7 @@ def spans(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Draw how far back each head of RUN has learnt to look, and what that saves."""
+    """Draw how far back each head of RUN has learned to look, and what that saves."""
     from formers.inspect import draw_spans, save_spans, spans_facts, spans_of
     from formers.model import load
 

@@ -4,9 +4,9 @@
 2 John went to the hallway.
 3 Where is Mary?<tab>bathroom<tab>1
 
-The number 1 begins a story; the last column names the lines that support the answer. A question is a row: the facts told before it, in
-their order, and last the question itself, so that a row reads as the story does; questions asked before are no facts. Words are in lower
-case and without punctuation. An answer is a class, as it is written: `milk,football` is one.
+The number 1 begins a story; the last column names the lines that support the answer. A row is a question: the facts before it, in their
+order, then the question itself. Earlier questions are not facts. Words are in lower case and without punctuation. An answer is a class,
+as it is written: `milk,football` is one class.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from formers.data.words import Words
 STORY_FILE = re.compile(r"qa(\d+)(?:_.*)?_(train|valid|test)\.txt(?:\.gz)?")
 """The name of a file of stories: its task and its part."""
 HELD_OUT = 10
-"""Of so many stories the last one is held out, where no file is."""
+"""One story in this many is held out if there is no validation file."""
 SENTENCE_END = re.compile(r"(?<=[.?!])\s+|\n")
 WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 
@@ -42,16 +42,16 @@ class Story(NamedTuple):
     """A question about a story."""
 
     facts: tuple[str, ...]
-    """The facts told before it, and last the question, each as words with spaces between."""
+    """The facts before it, then the question; each is its words joined by spaces."""
     answer: str
     supporting: int
-    """How many facts support the answer."""
+    """Number of facts that support the answer."""
     task: int
-    """1 ... 20, or 0 of a file that does not say."""
+    """1 ... 20, or 0 if the file name does not state a task."""
 
 
 class StoryData(NamedTuple):
-    """Questions about stories by part, and what is to be said of them."""
+    """Questions about stories by part, with a one-line description."""
 
     parts: Parts[Sequence[Story]]
     about: str
@@ -61,17 +61,17 @@ class StoryData(NamedTuple):
     """The answers, in the order of their classes."""
 
     def facts(self, *parts: str) -> list[str]:
-        """The different facts and questions of some parts."""
+        """The distinct facts and questions of some parts."""
         return list(dict.fromkeys(fact for part in parts for story in self.parts[part] for fact in story.facts))
 
     @property
     def longest(self) -> int:
-        """The most facts of a row, the question counted."""
+        """The largest number of facts in a row, including the question."""
         return max(len(story.facts) for part in self.parts.values() for story in part)
 
     @property
     def widest(self) -> int:
-        """The most words of a fact."""
+        """The largest number of words in a fact."""
         return max(len(fact.split()) for fact in self.facts(*self.parts))
 
 
@@ -82,10 +82,10 @@ def open_stories(data: str | Path, reading: Reading = Reading(), labels: Sequenc
     """
     name = str(data)
     if reading.tokens not in (None, "words"):
-        raise FormersError(f"tokens={reading.tokens} is for texts, and {name} is made of facts, whose tokens are words: leave it out.")
+        raise FormersError(f"tokens={reading.tokens} is for texts, and the tokens of {name} are words: leave it out.")
     named = name.partition(":")[0] in STORIES and not Path(name).exists()
     if named and reading.valid is not None:
-        raise FormersError(f"valid={reading.valid} cannot be held against {name}, which has questions of its own held out: leave it out.")
+        raise FormersError(f"valid={reading.valid} cannot be used with {name}, which has its own held-out questions: leave it out.")
     files = _named(name) if named else _files(name)
     parts: dict[str, list[Story]] = {}
     stretches: list[Stretch] = []
@@ -103,13 +103,13 @@ def open_stories(data: str | Path, reading: Reading = Reading(), labels: Sequenc
     parts = {part: rows for part, rows in parts.items() if rows}
     for part in ("train", "valid"):
         if part not in parts:
-            raise FormersError(f"{name} has no questions to {'learn from' if part == 'train' else 'judge by'}: give files that have some.")
+            raise FormersError(f"{name} has no questions for {'training' if part == 'train' else 'evaluation'}: give files that have some.")
     answers = tuple(labels) if labels is not None else tuple(sorted({row.answer for rows in parts.values() for row in rows}))
     _refuse_strange(name, parts, answers)
-    about = f"{name}, {len(parts['train']):,} questions to learn from and {len(parts['valid']):,} held out"
-    about += (f", {len(parts['test']):,} to test" if "test" in parts else "") + f"; {len(answers)} answers"
+    about = f"{name}, {len(parts['train']):,} questions for training and {len(parts['valid']):,} held out"
+    about += (f", {len(parts['test']):,} for testing" if "test" in parts else "") + f"; {len(answers)} answers"
     mark = fingerprint("stories", [[s.sum, s.start, s.stop] for s in stretches], reading.valid is None)
-    return StoryData(Parts(dict(parts), name), about, mark, name if named else _settled(name), answers)
+    return StoryData(Parts(dict(parts), name), about, mark, name if named else _absolute(name), answers)
 
 
 def read_stories(name: str, path: Path, task: int = 0, invalid: str = "refuse") -> list[list[Story]]:
@@ -122,30 +122,32 @@ def read_stories(name: str, path: Path, task: int = 0, invalid: str = "refuse") 
         if not re.fullmatch(r"[0-9]{1,9}", head):
             raise FormersError(
                 f"{name}, line {number} does not begin with its number in the story: write `1 Mary moved to the bathroom.`, and a question "
-                "with its answer and the lines that support it behind tabs."
+                "followed by tabs, its answer and the lines that support it."
             )
         here = int(head)
         if here == 1:
             facts, last = {}, 0
             found.append([])
         if here != last + 1 or not found:
-            raise FormersError(f"{name}, line {number} has the number {here} behind {last}: number the lines of a story 1, 2, 3, ...")
+            raise FormersError(f"{name}, line {number} has the number {here} after {last}: number the lines of a story 1, 2, 3, ...")
         last = here
         sentence, *more = rest.split("\t")
         fact = plain(sentence)
         if not fact:
-            raise FormersError(f"{name}, line {number} has no words: write a fact or a question, or take the line out.")
+            raise FormersError(f"{name}, line {number} has no words: write a fact or a question, or remove the line.")
         if not more:
             facts[here] = fact
             continue
         if not more[0].strip():
-            raise FormersError(f"{name}, line {number} has a question without an answer: write it behind a tab.")
+            raise FormersError(f"{name}, line {number} has a question without an answer: write the answer after a tab.")
         supports = more[1].split() if len(more) > 1 else []
         if wrong := [which for which in supports if not which.isdecimal() or int(which) not in facts]:
-            raise FormersError(f"{name}, line {number} is supported by {wrong[0]}, which is no fact told before: name such by number.")
+            raise FormersError(
+                f"{name}, line {number} is supported by {wrong[0]}, which is not an earlier fact: give the numbers of earlier facts."
+            )
         found[-1].append(Story((*facts.values(), fact), more[0].strip(), len(supports), task))
     if not any(found):
-        raise FormersError(f"{name} has no questions: write some, each with its answer behind a tab.")
+        raise FormersError(f"{name} has no questions: write some, each followed by a tab and its answer.")
     return found
 
 
@@ -155,13 +157,13 @@ def plain(sentence: str) -> str:
 
 
 def encode(facts: Iterable[str], tokenizer: Tokenizer, fact: int) -> Tensor:
-    """The ids (facts, words) of facts of `fact` words at most; behind the last word stands 0, the line end of `Words`, which is no word."""
+    """The ids (facts, fact) of facts with at most `fact` words, padded with 0, the line end of `Words`, which is not a word."""
     rows = [tokenizer.encode(each)[:fact] for each in facts]
     return torch.tensor([row + [0] * (fact - len(row)) for row in rows], dtype=torch.int64).view(len(rows), fact)
 
 
-def told(text: str) -> list[str]:
-    """The facts of a story in plain words: its sentences, which end in a mark or a line's end."""
+def split_facts(text: str) -> list[str]:
+    """The facts of a story: its sentences, which end in punctuation or at the end of a line, without case and punctuation."""
     facts = [fact for fact in map(plain, SENTENCE_END.split(text)) if fact]
     if not facts:
         raise FormersError("the story has no words: write some sentences, and last a question.")
@@ -169,35 +171,35 @@ def told(text: str) -> list[str]:
 
 
 def story(text: str, tokenizer: Tokenizer | None, fact: int | None) -> Tensor:
-    """A story in plain words, the question last, as tokens (1, facts, words) of a model, which has `spec.fact` words a fact."""
+    """A story, the question last, as tokens (1, facts, words) for a model with `spec.fact` = `fact` words per fact."""
     if not isinstance(tokenizer, Words) or fact is None:
         raise FormersError("a story is for a model that was trained on stories: give its tokenizer and its spec.fact.")
-    facts = told(text)
+    facts = split_facts(text)
     known = set(tokenizer.words)
     for each in facts:
         if strange := [word for word in each.split() if word not in known]:
-            raise FormersError(f"the model has never met the word {strange[0]!r}: use words of the stories that it was trained on.")
+            raise FormersError(f"the model does not know the word {strange[0]!r}: use words of the stories that it was trained on.")
         if len(each.split()) > fact:
-            raise FormersError(f"{each!r} has {len(each.split())} words, and the model reads {fact} a fact: write shorter sentences.")
+            raise FormersError(f"{each!r} has {len(each.split())} words, and the model reads at most {fact}: write shorter sentences.")
     return encode(facts, tokenizer, fact)[None]
 
 
 def story_place(data: str) -> tuple[Path, str]:
-    """The path of a file or folder, and the tasks that are named behind a colon."""
+    """The path of a file or folder, and the tasks named after a colon."""
     folder, _, tasks = data.rpartition(":")
     if folder and re.fullmatch(r"[\d,-]+", tasks) and not Path(data).expanduser().exists():
         return Path(folder).expanduser(), tasks
     return Path(data).expanduser(), ""
 
 
-def _settled(data: str) -> str:
-    """What opens the same files from any folder."""
+def _absolute(data: str) -> str:
+    """The absolute name, which opens the same files from any folder."""
     place, tasks = story_place(data)
     return resolved(place) + (f":{tasks}" if tasks else "")
 
 
 def _tasks(data: str, tasks: str, known: Sequence[int]) -> tuple[int, ...]:
-    """The tasks that `1-3,7` names, in their order."""
+    """The tasks that `1-3,7` names, in ascending order."""
     found: set[int] = set()
     for piece in tasks.split(","):
         ends = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", piece.strip())
@@ -218,7 +220,7 @@ def _named(data: str) -> dict[int, dict[str, Stretch]]:
 
 
 def _files(data: str) -> dict[int, dict[str, Stretch]]:
-    """The files of a folder by task and part; or one file, whose part is to be learnt from whatever it is called."""
+    """The files of a folder by task and part; a single file is the training part, whatever its name."""
     place, tasks = story_place(data)
     if place.is_file():
         return {_task(place): {"train": whole(data, place)}}
@@ -229,21 +231,21 @@ def _files(data: str) -> dict[int, dict[str, Stretch]]:
     chosen = _tasks(data, tasks, sorted(found)) if tasks else tuple(sorted(found))
     for task in chosen:
         if "train" not in found[task]:
-            raise FormersError(f"{place} has no file qa{task}_train.txt to learn task {task} from: leave that task out, or add the file.")
+            raise FormersError(f"{place} has no file qa{task}_train.txt to train task {task} on: leave that task out, or add the file.")
     return {task: found[task] for task in chosen}
 
 
 def _task(path: Path) -> int:
-    """The task that a file's name says it belongs to."""
+    """The task that a file's name states."""
     called = STORY_FILE.fullmatch(path.name)
     return int(called[1]) if called else 0
 
 
 def _hold_out(name: str, stories: Mapping[str, list[list[Story]]]) -> dict[str, list[list[Story]]]:
-    """The last tenth of the stories to learn from as held out, as bAbI's own `en-valid` does."""
+    """Holds out the last tenth of the training stories, as bAbI's own `en-valid` does."""
     train = stories["train"]
     if len(train) < 2:
-        raise FormersError(f"{name} has one story only, too few to hold one out: give more, or --valid.")
+        raise FormersError(f"{name} has only one story, so none can be held out: give more, or --valid.")
     cut = len(train) - max(1, len(train) // HELD_OUT)
     return {**stories, "train": train[:cut], "valid": train[cut:]}
 

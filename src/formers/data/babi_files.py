@@ -1,7 +1,7 @@
 """The files of bAbI 1.2 (Weston et al., 2015; CC BY 3.0), each pinned by the sha256 of its bytes.
 
-The archive parts the questions to learn from in its folders `en-valid` and `en-valid-10k`. Of one file, task 3 of the larger set to learn
-from, no sum is known to us: what cannot be verified is not fetched.
+The archive splits the training questions in its folders `en-valid` and `en-valid-10k`. No checksum is known of one file, the training file
+of task 3 of the larger set: what cannot be verified is not downloaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ URLS = (
     "https://dl.fbaipublicfiles.com/parlai/babi/babi.tar.gz",
 )
 PACKED = (f"{ROOT}.tar.gz", "babi_tasks_1-20_v1-2.tar.gz", "babi.tar.gz", f"{ROOT}.partial.tar.gz")
-"""What the archive may be called that lies in FORMERS_DATA."""
+"""File names that the archive may have in FORMERS_DATA."""
 
 _BABI = """
 train 1 e2ab2286843af159b14ec3fcffeb72411b36ef83b7b656addd0c778df9c9cb3d
@@ -151,7 +151,7 @@ test 20 bd3bde3788ac14ba0ae095078f7b820fbd2bfa6a34dba9d1d46a34afde9c2729
 
 
 def _pins(table: str) -> dict[tuple[int, str], str]:
-    """The sums of a table, by task and part."""
+    """The checksums of a table, by task and part."""
     rows = (line.split() for line in table.strip().splitlines())
     return {(int(task), part): f"sha256:{value}" for part, task, value in rows if value != "unknown"}
 
@@ -160,19 +160,19 @@ PINS = {"babi": _pins(_BABI), "babi-10k": _pins(_BABI_10K)}
 
 
 def package(name: str, tasks: tuple[int, ...]) -> Package:
-    """The files of some tasks of a set, `qa1_train.txt` and so on; a task with a file of which no sum is known is refused."""
+    """The files of some tasks of a set, `qa1_train.txt` and so on; raises for a task with a file whose checksum is not known."""
     pins = PINS[name]
     for task in tasks:
         if any((task, part) not in pins for part in PARTS):
             raise FormersError(
-                f"{name}:{task} cannot be verified, because no sum of its file to learn from is known here: use {name}:1-2,4-20 or "
+                f"{name}:{task} cannot be verified, because the checksum of its training file is not known: use {name}:1-2,4-20 or "
                 f"babi:{task}, or unpack the archive and give its folder, such as {ROOT}/en-10k:{task}."
             )
     return _package(name, {at: pin for at, pin in pins.items() if at[0] in tasks})
 
 
 def whole_package(name: str) -> Package:
-    """All files of a set of which sums are known."""
+    """All files of a set whose checksums are known."""
     return _package(name, PINS[name])
 
 

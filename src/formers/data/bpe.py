@@ -1,6 +1,6 @@
 """Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019): frequent pairs of tokens become tokens.
 
-The 256 bytes are tokens from the start, so every text has ids and comes back unchanged. Merging and training are done by the
+The 256 bytes are tokens from the start, so every text can be encoded and decodes to itself. Merging and training are done by the
 library `tokenizers`, whose JSON is the tokenizer's definition.
 """
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import tokenizers
 
 VOCAB = 4096
-"""How many ids there are unless one says otherwise."""
+"""Default number of ids."""
 WORD = r"'(?:[sdmt]|ll|ve|re)| ?[\p{L}\p{M}]{1,64}| ?\p{N}{1,64}| ?[^\s\p{L}\p{M}\p{N}]{1,64}|\s{1,64}(?!\S)|\s{1,64}"
-"""What merges stay inside of: GPT-2's words, but none beyond 64 characters, so that a text without spaces costs no more than another."""
+"""Merges stay inside these: GPT-2's words, cut at 64 characters, so that a text without spaces costs no more than another."""
 PIECE = 1 << 14
-"""Characters that are encoded at once."""
+"""Number of characters encoded at once."""
 SAMPLE = 1 << 24
-"""Bytes that a training reads, about, at most: pieces spread evenly over the text."""
+"""Training reads about this many bytes at most: pieces spread evenly over the text."""
 
 
 class BPE(Tokenizer):
@@ -60,7 +60,7 @@ class BPE(Tokenizer):
 
 
 def train_bpe(texts: Iterable[str], size: int, specials: tuple[str, ...] = ()) -> BPE:
-    """A BPE of at most `size` ids, specials among them, learnt from some texts: the same texts always give the same."""
+    """A BPE of at most `size` ids, including specials, trained on texts; deterministic."""
     import tokenizers as t
 
     if size < 256 + len(specials):
@@ -81,7 +81,7 @@ def train_bpe(texts: Iterable[str], size: int, specials: tuple[str, ...] = ()) -
 
 
 def recut(texts: Iterable[str]) -> Iterator[str]:
-    """A text that comes in pieces of any size, in pieces that depend on the text alone: each ends behind a line or before a space."""
+    """The text of arbitrary pieces, in pieces that depend on the text only: each ends after a line or before a space."""
     rest = ""
     for text in texts:
         rest, start = rest + text, 0
@@ -96,7 +96,7 @@ def recut(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _clean(text: str) -> str:
-    """The text without halves of characters, which no UTF-8 text has."""
+    """The text without lone surrogates, which UTF-8 cannot encode."""
     return text if text.isascii() else to_utf8(text).decode("utf-8", errors="replace")
 
 
@@ -112,15 +112,13 @@ def _load(definition: str) -> tuple[tokenizers.Tokenizer, list[bytes]]:
         table = [bytes(of[character] for character in word) for word, _ in words]
         if [number for _, number in words] != list(range(len(words))) or not {bytes([b]) for b in range(256)} <= set(table):
             raise ValueError
-    except Exception:  # what `tokenizers` raises has no type of its own
-        raise FormersError(
-            "the definition of the BPE is not that of a byte-level one: take it from a tokenizer that formers trained."
-        ) from None
+    except Exception:  # `tokenizers` raises plain Exception
+        raise FormersError("the definition is not a byte-level BPE: use the definition of a tokenizer that formers trained.") from None
     return made, table
 
 
 def _byte_characters() -> list[str]:
-    """The character that stands for each byte in a byte-level vocabulary: itself if it can be seen, else one from U+0100 on."""
+    """The character that represents each byte in a byte-level vocabulary: itself if printable, else one from U+0100 on."""
     seen = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     hidden = [byte for byte in range(256) if byte not in seen]
     return [chr(byte) if byte in seen else chr(256 + hidden.index(byte)) for byte in range(256)]

@@ -1,6 +1,6 @@
-"""The cache folder: flat files that are written beside their place and renamed, and checked before they are used.
+"""The cache folder: files are written under a temporary name and renamed, and checked before they are used.
 
-A file made here has a small file beside it that says how long it is and which sha256 it has. Whatever does not fit is made anew.
+Each file has a small companion file with its length and sha256. A file that does not match is computed again.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from formers.data.progress import Progress
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Goes up when the same key would have to give another file."""
+"""Version of the cache format; increased when the same key would give a different file."""
 CHUNK = 1 << 20
 BIG = 1 << 20
-"""The sum of a file of so many bytes is remembered."""
+"""The checksum of a file with at least this many bytes is cached."""
 SETTLED = 2_000_000_000
-"""Nanoseconds after which a file's time of change is taken to tell two contents apart."""
+"""Nanoseconds after which the modification time is trusted to distinguish two contents."""
 
 
 class Sink(Protocol):
-    """What a file's maker writes to."""
+    """The file object that a maker writes to."""
 
     def write(self, content: bytes, /) -> object:
         """Appends bytes."""
@@ -49,12 +49,12 @@ def cache_folder() -> Path:
 
 
 def key_of(*facts: Any) -> str:
-    """A name for what follows from some facts, and from the format."""
+    """A key computed from some facts and from the cache format."""
     return hashlib.sha256(json.dumps([FORMAT, *facts]).encode()).hexdigest()
 
 
 def made(folder: str, key: str, make: Callable[[Sink], object]) -> Path:
-    """The cache's file of a key: the one that lies there if it is whole, else what `make` writes."""
+    """The path of the cached file for a key; if it is missing or damaged, `make` writes it."""
     path = cache_folder() / folder / key
     whole = _whole(path)
     log.debug("%s %s", "using" if whole else "making", path)
@@ -70,7 +70,7 @@ def made(folder: str, key: str, make: Callable[[Sink], object]) -> Path:
 
 @contextmanager
 def written(path: Path) -> Iterator[BinaryIO]:
-    """A file of the cache to write: under another name at first, so that two writers do not meet and no reader finds half of one."""
+    """A cache file open for writing, renamed at the end, so that two writers do not collide and no reader sees a partial file."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def written(path: Path) -> Iterator[BinaryIO]:
 
 
 class Summing:
-    """A file that knows the sum and the size of what was written to it."""
+    """A file object that records the checksum and the size of what was written."""
 
     def __init__(self, file: Sink, algorithm: str = "sha256") -> None:
         self.file, self.size, self.hash = file, 0, hashlib.new(algorithm)
@@ -105,12 +105,12 @@ class Summing:
 
     @property
     def sum(self) -> str:
-        """The sum so far."""
+        """The checksum so far."""
         return self.hash.hexdigest()
 
 
 def digest(path: Path, algorithm: str = "sha256") -> str:
-    """The sum of a file's content; that of a big file is remembered until its size or its time of change is another."""
+    """The checksum of a file's content; that of a large file is cached until its size or modification time changes."""
     size, changed = path.stat().st_size, path.stat().st_mtime_ns
     if size >= BIG and (known := _recall(path, algorithm)):
         return known
@@ -125,7 +125,7 @@ def digest(path: Path, algorithm: str = "sha256") -> str:
 
 
 def remember(path: Path, algorithm: str, value: str) -> None:
-    """Notes the sum of a file as it is now; a cache that cannot be written remembers nothing."""
+    """Caches the checksum of a file; does nothing if the cache cannot be written."""
     with suppress(FormersError, OSError), written(_note(path, algorithm)) as note:
         note.write(json.dumps({"file": _stamp(path), "sum": value}).encode())
 
@@ -148,7 +148,7 @@ def _stamp(path: Path) -> list[str | int]:
 
 
 def _whole(path: Path) -> bool:
-    """Whether a made file is there and is what the file beside it says."""
+    """Whether a cached file exists and matches its companion file."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         said = json.loads(_beside(path).read_bytes())
         return bool(path.stat().st_size == said["bytes"] and digest(path) == said["sha256"])

@@ -1,7 +1,7 @@
-"""The data sets that have a name: what they are made of, where it may be had, and the sums of its bytes.
+"""The named data sets: their files, download addresses and checksums.
 
-Every file is pinned by the sum of what it unpacks to, so that it does not matter how it was packed. The sums of text8 and of
-wikitext-103 are the sha1 that gluon-nlp publishes, beside the sha256 of their archives; all others are sha256.
+Every file is pinned by the checksum of its unpacked content, so any packing is accepted. The checksums of text8 and of
+wikitext-103 are the sha1 that gluon-nlp publishes, and the sha256 of their archives; all others are sha256.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ WIKITEXT = ("https://wikitext.smerity.com", "https://s3.amazonaws.com/research.m
 
 
 Kind = Literal["text", "pairs", "labels", "stories", "passages", "images", "task", "vectors"]
-"""What data are made of; `task` and `vectors` are the two forms of an exercise."""
+"""The kind of data; `task` and `vectors` are the two forms of an exercise."""
 
 
 class Package(NamedTuple):
-    """One thing to fetch: the files in it with their sums, where from, under which names it may lie about, and its own sum if known."""
+    """A download: its files with their checksums, the addresses, the file names it may have locally, and its own checksum if known."""
 
     files: Mapping[str, str]
-    """By name (in a zip the member's); `sha256:...` or `sha1:...` of the unpacked bytes."""
+    """Keyed by file name (in a zip, the member's name): `sha256:...` or `sha1:...` of the unpacked bytes."""
     urls: tuple[str, ...]
     packed: tuple[str, ...] = ()
     sum: str | None = None
     folder: str | None = None
-    """The folder of FORMERS_DATA that it lies in, where that is not called as the set is."""
+    """Its folder in FORMERS_DATA, if that is not the name of the set."""
 
 
 class Named(NamedTuple):
@@ -49,9 +49,9 @@ class Images(NamedTuple):
     shape: tuple[int, int, int]
     parts: Mapping[str, tuple[tuple[str, int, int], ...]]
     labels: Mapping[str, str] = {}
-    """The file of labels of each file of images, where they are apart."""
+    """The label file of each image file, if labels are in separate files."""
     classes: tuple[str, ...] | None = None
-    """The names of the classes by number."""
+    """Class names, by class number."""
 
 
 def _large(name: str, pin: str, archive: str, packed: tuple[str, ...] = ()) -> Named:
@@ -93,7 +93,7 @@ _MULTI30K = {
 }
 
 LANGUAGES = ("cs", "de", "en", "fr")
-"""Any two of these make pairs of Multi30k."""
+"""The languages of Multi30k; any two of them make pairs."""
 MULTI30K_PARTS = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 MULTI30K_FILES = {name: Package({name: pin}, (f"{MULTI30K}/{name}.gz",), (f"{name}.gz",)) for name, pin in _MULTI30K.items()}
 
@@ -217,19 +217,19 @@ BINARY: dict[str, Literal["static", "threshold", "dynamic"]] = {
     "mnist-threshold": "threshold",
     "mnist-dynamic": "dynamic",
 }
-"""MNIST of two levels: drawn once and published, cut at half of the range, or drawn anew at each training step."""
+"""MNIST with two levels: sampled once and published, thresholded at half of the range, or sampled again at each training step."""
 IMAGE_NAMES = (DIGITS, *IMAGES, *BINARY)
 STDLIB, NUMBERS, PAIRS = "stdlib", "numbers", "multi30k"
 STORIES = ("babi", "babi-10k")
 NAMES = (*SETS, *IMAGE_NAMES, PAIRS, *STORIES, NUMBERS, STDLIB)
 TASKS = ("copy", "reverse", "addition", "parity", "logic", "sort", "recall", "retrieval", "agreement", "duplication")
-"""The exercises of data/tasks, which are drawn: `task:` before the name."""
+"""The generated exercises of data/tasks; written as `task:NAME`."""
 NAMED: dict[str, Kind] = {STDLIB: "text", NUMBERS: "pairs", PAIRS: "pairs", **dict.fromkeys(STORIES, "stories")}
 """The kind of each named set that is not in SETS or IMAGES."""
 SCHEMES: dict[str, Kind] = {"task": "task", PAIRS: "pairs", **dict.fromkeys(STORIES, "stories")}
-"""The kind of data by what stands before a colon, as in task:copy."""
+"""The kind of data by the prefix before a colon, as in task:copy."""
 OFFERED = (*NAMES, *(f"task:{name}" for name in TASKS))
-"""What a TAB offers as data."""
+"""The data names that shell completion offers."""
 TOKENS = {
     **dict.fromkeys(NAMES, "bytes"), PAIRS: "bpe", NUMBERS: "bpe",
     **dict.fromkeys(("ptb", "wikitext-2", "wikitext-103", *STORIES), "words"),
@@ -237,7 +237,7 @@ TOKENS = {
 
 
 def named_kind(name: str) -> Kind | None:
-    """The kind of a named set, or of data with a scheme; None of files."""
+    """The kind of a named set, or of data with a scheme; None for files."""
     if name in SETS:
         return SETS[name].kind
     if name in IMAGE_NAMES or name in IMAGES:
@@ -247,6 +247,6 @@ def named_kind(name: str) -> Kind | None:
 
 
 def default_tokens(data: object, words: bool) -> str:
-    """What a token is unless one says otherwise; words for models that are made for so many, else bytes."""
+    """The default tokens of data: words for models with a word vocabulary, else bytes."""
     kind = TOKENS.get(str(data).split(":")[0], "bytes")
     return "bytes" if kind == "words" and not words else kind

@@ -20,7 +20,7 @@ from formers.data.tokenize import Tokenizer
 
 
 class _Drawn:
-    """Examples that are drawn at random to train, and taken in order to judge."""
+    """Examples, drawn at random for training and read in order for evaluation."""
 
     parts: Parts[Any]
     continues = False
@@ -81,7 +81,7 @@ class Labelled(_Drawn):
 class Stories(_Drawn):
     """Stories of facts (batch, facts, words) and the classes of their answers, numbered as in `labels`.
 
-    Of a row with more than `length` facts the oldest are left out, and of a fact the words behind the first `fact`.
+    A row keeps its last `length` facts, and a fact its first `fact` words.
     """
 
     def __init__(self, parts: Mapping[str, Sequence[Story]], labels: Sequence[str], length: int, fact: int, tokenizer: Tokenizer) -> None:
@@ -90,7 +90,7 @@ class Stories(_Drawn):
         facts = dict.fromkeys(each for stories in self.parts.values() for row in stories for each in row.facts)
         self.numbers = {each: number for number, each in enumerate(facts, start=1)}
         self.table = encode(["", *facts], tokenizer, fact)
-        """The words (facts, words) of every fact there is; the first is no fact, which fills rows up."""
+        """The words (facts, words) of every distinct fact; the first is padding."""
 
     def batch(self, examples: Sequence[Story]) -> Batch:
         """Stories as one padded batch; targets (batch,)."""
@@ -98,7 +98,7 @@ class Stories(_Drawn):
         return {"tokens": self.table[numbers], "targets": torch.tensor([self.classes[row.answer] for row in examples]), "mask": mask}
 
     def difficulty(self, part: str) -> Tensor:
-        """How many facts support the answer of each row (rows,) of a part."""
+        """The number of facts (rows,) that support the answer of each row of a part."""
         return torch.tensor([row.supporting for row in self.parts[part]])
 
     def tasks(self, part: str) -> list[int]:

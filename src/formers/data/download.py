@@ -1,7 +1,7 @@
 """A named set's files as plain, verified files on this machine: from FORMERS_DATA, from the cache, or from the network.
 
-FORMERS_DATA is a folder with a folder for each set; it is read only. What lies there unpacked is used where it lies, all else
-goes unpacked into the cache. A file whose sum is not the pinned one is never used.
+FORMERS_DATA is a folder with a folder for each set; it is only read. Unpacked files in it are used in place; all others
+are unpacked into the cache. A file whose checksum is not the pinned one is never used.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from formers.data.progress import Progress
 log = logging.getLogger(__name__)
 
 TIMEOUT = 30.0
-"""Seconds without a byte after which a download is given up."""
+"""Seconds without data after which a download fails."""
 
 
 def fetch(name: str, package: Package) -> dict[str, Path]:
-    """The files of a package of the set `name`, each verified, by their last names."""
+    """The verified files of a package of the set `name`, keyed by base name."""
     folder = _given_folder()
     pins = {PurePosixPath(member).name: pin for member, pin in package.files.items()}
     found = {}
@@ -59,7 +59,7 @@ def fetch(name: str, package: Package) -> dict[str, Path]:
 
 
 def whereabouts(name: str, package: Package) -> Literal["given", "cached", "download"]:
-    """Where `fetch` would take a package from: FORMERS_DATA, the cache or the network. It looks for names, and checks no sums."""
+    """Where `fetch` would take a package from: FORMERS_DATA, the cache or the network. Checks file names only, not checksums."""
     folder = _given_folder()
     files = [PurePosixPath(member).name for member in package.files]
     given = [_given(folder, name, package, file) is not None for file in files]
@@ -70,14 +70,14 @@ def whereabouts(name: str, package: Package) -> Literal["given", "cached", "down
 
 
 def lying(name: str, package: Package) -> list[str]:
-    """The files of a package, by their last names, that lie in FORMERS_DATA, each by itself, plain or packed."""
+    """The files of a package, by base name, that are in FORMERS_DATA as single files, plain or packed."""
     folder = _given_folder()
     files = [PurePosixPath(member).name for member in package.files]
     return [file for file in files if _given(folder, name, package, file) is not None]
 
 
 def _given(folder: Path | None, name: str, package: Package, file: str) -> Path | None:
-    """Where a file of a package lies in a folder of data, plain or packed by itself; None if it does not."""
+    """The path of a package's file in a data folder, plain or packed by itself; None if it is not there."""
     if folder is None:
         return None
     places = (folder / (package.folder or name) / f"{file}{end}" for end in ("", ".gz", ".xz"))
@@ -98,7 +98,7 @@ def _fits(path: Path, pin: str) -> bool:
 
 def _verified(path: Path, pin: str) -> Path:
     if not _fits(path, pin):
-        raise FormersError(f"{path} is not the published file: its sum is not {pin}; replace it by the original, or take it away.")
+        raise FormersError(f"{path} is not the published file: its checksum is not {pin}; replace it with the original, or remove it.")
     return path
 
 
@@ -118,19 +118,17 @@ def _unpack(name: str, package: Package, archive: Path, origin: str) -> dict[str
             remember(place, algorithm, wanted)
             found[place.name] = place
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise FormersError(f"{origin} cannot be unpacked ({error}): take it from its source again.") from None
+        raise FormersError(f"{origin} cannot be unpacked ({error}): download it again.") from None
     return found
 
 
 def _compare(what: str, algorithm: str, found: str, wanted: str) -> None:
     if found != wanted:
-        raise FormersError(
-            f"{what} has the {algorithm} {found}, not the published {wanted}, and was not kept: take it from another source."
-        )
+        raise FormersError(f"{what} has the {algorithm} {found}, not the published {wanted}, and was not saved: use another source.")
 
 
 def _opened(archive: Path, members: list[str], origin: str) -> Iterator[tuple[str, IO[bytes] | gzip.GzipFile | lzma.LZMAFile]]:
-    """The members of an archive, by their exact names, each opened in turn; a gzip or xz file has one, and any other file is its own."""
+    """The members of an archive, by their exact names, each opened in turn; a gzip or xz file has one member, any other file is its own."""
     with archive.open("rb") as file:
         magic = file.read(6)
     if magic[:4] == b"PK\x03\x04":
@@ -143,7 +141,7 @@ def _opened(archive: Path, members: list[str], origin: str) -> Iterator[tuple[st
         with tarfile.open(archive, "r:gz") as taped:
             there = [entry.name for entry in taped.getmembers() if entry.isfile()]
             _refuse_lacking(members, there, origin)
-            for member in sorted(members, key=there.index):  # to go back on a tape is to unpack it from its beginning again
+            for member in sorted(members, key=there.index):  # seeking back in a tar file would unpack it from its beginning again
                 found = taped.extractfile(member)
                 assert found is not None
                 with found:
@@ -162,7 +160,7 @@ def _opened(archive: Path, members: list[str], origin: str) -> Iterator[tuple[st
 def _refuse_lacking(members: list[str], there: list[str], origin: str) -> None:
     for member in members:
         if member not in there:
-            raise FormersError(f"{origin} has no {member}: take it from its source again.")
+            raise FormersError(f"{origin} has no {member}: download it again.")
 
 
 def _download(name: str, package: Package) -> dict[str, Path]:
@@ -184,12 +182,12 @@ def _download(name: str, package: Package) -> dict[str, Path]:
         finally:
             place.unlink(missing_ok=True)
     wanted = package.packed[0] if package.packed else PurePosixPath(package.urls[0]).name
-    raise FormersError(f"{name} cannot be downloaded ({reason}): go online, or set FORMERS_DATA to a folder in which {name}/{wanted} lies.")
+    raise FormersError(f"{name} cannot be downloaded ({reason}): go online, or set FORMERS_DATA to a folder that contains {name}/{wanted}.")
 
 
 def _receive(url: str, file: BinaryIO) -> str:
-    """Writes what an address answers; its sha256."""
-    request = urllib.request.Request(url, headers={"User-Agent": "formers"})  # some servers turn Python's own name away
+    """Writes the response of an address to a file and returns its sha256."""
+    request = urllib.request.Request(url, headers={"User-Agent": "formers"})  # some servers reject Python's default user agent
     summing = Summing(file)
     with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
         total = int(answer.headers.get("Content-Length") or 0)

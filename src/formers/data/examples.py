@@ -1,4 +1,4 @@
-"""Texts in twos, parted: a source and its target, or a text and its label."""
+"""Pairs of texts, split into parts: a source and its target, or a text and its label."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from formers.data.numbers import NumberPairs, Two
 from formers.data.text import HELD_OUT, held_out
 
 SAMPLE = 100_000
-"""Examples that the training of a tokenizer reads, about, at most."""
+"""Training a tokenizer reads about this many examples at most."""
 
 
 class Examples(NamedTuple):
-    """Sources and targets, or texts and labels, and what is to be said of them."""
+    """Sources and targets, or texts and labels, by part, with a one-line description."""
 
     parts: Parts[Sequence[Two]]
     about: str
     fingerprint: str
     source: str
     labels: tuple[str, ...] | None = None
-    """The classes, where the second of two is one."""
+    """The class names, if the second text is a label."""
     invalid: str = "refuse"
 
     def texts(self, part: str) -> Iterator[str]:
-        """The texts of a part one by one; labels are none, and of numbers the words do."""
+        """The texts of a part one by one, without labels; for `numbers`, the words that occur."""
         found = self.parts[part]
         return iter(found.words) if isinstance(found, NumberPairs) else self._every(part, 1)
 
     def sample(self) -> Iterator[str]:
-        """The texts to learn from; of very many, some spread evenly over them."""
+        """The training texts; if there are very many, a sample spread evenly over them."""
         return self._every("train", 1 + len(self.parts["train"]) // SAMPLE)
 
     def _every(self, part: str, step: int) -> Iterator[str]:
@@ -43,7 +43,7 @@ class Examples(NamedTuple):
 
 
 def part_by_hash(twos: Sequence[Two], name: str, kind: str) -> dict[str, Sequence[Two]]:
-    """Train and valid: a first text is held out by its hash, so that none stands on both sides."""
+    """Train and valid: the hash of the first text decides, so that no text is in both."""
     held = [held_out(first) for first, _ in twos]
     train, valid = ([two for two, out in zip(twos, held, strict=True) if out == side] for side in (False, True))
     if not train or not valid:
@@ -53,6 +53,6 @@ def part_by_hash(twos: Sequence[Two], name: str, kind: str) -> dict[str, Sequenc
     return {"train": train, "valid": valid}
 
 
-def told(parts: dict[str, Sequence[Two]], name: str, kind: str) -> str:
-    """How examples were parted, for people."""
-    return f"{name}, {len(parts['train']):,} {kind} to learn from and {len(parts['valid']):,} held out"
+def describe_split(parts: dict[str, Sequence[Two]], name: str, kind: str) -> str:
+    """One line that describes how examples were split."""
+    return f"{name}, {len(parts['train']):,} {kind} for training and {len(parts['valid']):,} held out"

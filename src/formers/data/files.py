@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Parts(dict[str, T]):
-    """What belongs to train, valid and test; a part that is not there is refused in one sentence."""
+    """Values by part (train, valid, test); a missing part raises FormersError."""
 
     def __init__(self, parts: dict[str, T], name: str = "this data") -> None:
         super().__init__(parts)
@@ -35,7 +35,7 @@ class Parts(dict[str, T]):
 
 
 class Lazy(Parts[T]):
-    """Parts that are made when they are first asked for, such as token streams: who judges one part need not tokenise the others."""
+    """Parts that are computed on first access, such as token streams: evaluating one part does not tokenise the others."""
 
     def __init__(self, makers: dict[str, Callable[[], T]], name: str) -> None:
         super().__init__({}, name)
@@ -43,7 +43,7 @@ class Lazy(Parts[T]):
 
     def __missing__(self, part: str) -> T:
         if part not in self.makers:
-            return Parts(dict.fromkeys(self.makers), self.name)[part]  # type: ignore[return-value]  # which refuses
+            return Parts(dict.fromkeys(self.makers), self.name)[part]  # type: ignore[return-value]  # which raises
         self[part] = self.makers[part]()
         return self[part]
 
@@ -55,7 +55,7 @@ class Lazy(Parts[T]):
 
 
 class Stretch(NamedTuple):
-    """Bytes start ... stop of a plain file; `name` is what its user calls it, `sum` the sha256 of the whole file."""
+    """Bytes start ... stop of a plain file; `name` is the name that the user gave, `sum` the sha256 of the whole file."""
 
     name: str
     path: Path
@@ -65,11 +65,11 @@ class Stretch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
         return self.stop - self.start
 
     def chunks(self) -> Iterator[bytes]:
-        """The bytes, in pieces."""
+        """The bytes, in chunks."""
         with self.path.open("rb") as file:
             file.seek(self.start)
             left = self.size
@@ -78,13 +78,13 @@ class Stretch(NamedTuple):
                 yield chunk
 
     def cut(self, share: float) -> tuple[Stretch, Stretch]:
-        """The beginning, and the last `share` of it: at least 2 bytes each, and no character is cut in two."""
+        """Splits off the last `share`: two stretches of at least 2 bytes each; no UTF-8 character is cut."""
         place = _between_characters(self, self.stop - max(2, round(self.size * share)))
         return self._replace(stop=place), self._replace(start=place)
 
 
 def listed(data: str) -> list[tuple[str, Path]]:
-    """The files that a path or a glob stands for, with names relative to its folder, in the order of these."""
+    """The files that a path or a glob matches, with names relative to its folder, sorted by name."""
     path = Path(data).expanduser()
     if path.is_file():
         return [(str(data), path)]
@@ -98,16 +98,16 @@ def listed(data: str) -> list[tuple[str, Path]]:
     else:
         hint = nearest(path.name, OFFERED)
         raise FormersError(
-            f"{data} is not there and names no data set: give a file, a folder, a glob such as 'texts/*.txt', or a name; {hint}"
+            f"{data} does not exist and is not a named data set: give a file, a folder, a glob such as 'texts/*.txt', or a name; {hint}"
         )
     names = [(file.relative_to(root).as_posix(), file) for file in found if file.is_file() and not file.name.startswith(".")]
     if not names:
-        raise FormersError(f"no file fits {data}: give a folder with files in it, or a glob that finds some.")
+        raise FormersError(f"no file matches {data}: give a folder that contains files, or a glob that matches some.")
     return sorted(names)
 
 
 def parallel(data: str) -> list[str]:
-    """One file, or the two that are written with a comma between them."""
+    """One file, or two files separated by a comma."""
     if not Path(data).expanduser().exists():
         for place in (i for i, character in enumerate(data) if character == ","):
             two = [data[:place], data[place + 1 :]]
@@ -117,12 +117,12 @@ def parallel(data: str) -> list[str]:
 
 
 def resolved(data: str | Path) -> str:
-    """What opens the same files from any folder."""
+    """The absolute name, which opens the same files from any folder."""
     return ",".join(str(Path(file).expanduser().resolve()) for file in parallel(str(data)))
 
 
 def one_file(data: str | Path) -> Path:
-    """The one file of a name."""
+    """The path of a single file."""
     found = listed(str(data))
     if len(found) > 1 or Path(data).expanduser().is_dir():
         raise FormersError(f"{data} is a folder or a glob: pairs and labelled texts are read from one file.")
@@ -130,9 +130,9 @@ def one_file(data: str | Path) -> Path:
 
 
 def whole(name: str, path: Path) -> Stretch:
-    """All of a file, unpacked if need be, without the mark that some programs put before UTF-8."""
+    """A whole file, unpacked if needed, without a UTF-8 byte order mark."""
     if path.suffix.lower() in PACKED:
-        raise FormersError(f"{name} is packed: unpack it, or pack it as .gz, which is read as it is.")
+        raise FormersError(f"{name} is compressed: unpack it, or compress it as .gz, which is read directly.")
     plain = unpacked(name, path) if path.name.endswith(".gz") else path
     with reading(name), plain.open("rb") as file:
         start = len(UTF8_MARK) if file.read(len(UTF8_MARK)) == UTF8_MARK else 0
@@ -149,7 +149,7 @@ def unpacked(name: str, path: Path) -> Path:
                     sink.write(chunk)
                     progress.advance(len(chunk))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise FormersError(f"{name} cannot be unpacked ({error}): take it from its source again.") from None
+            raise FormersError(f"{name} cannot be unpacked ({error}): download it again.") from None
 
     with reading(name):
         return made("unpacked", key_of("gzip", digest(path)), unpack)
@@ -157,7 +157,7 @@ def unpacked(name: str, path: Path) -> Path:
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Inside, a file that cannot be read is refused in one sentence."""
+    """Context in which an unreadable file raises FormersError."""
     try:
         yield
     except OSError as error:
@@ -165,17 +165,17 @@ def reading(name: str) -> Iterator[None]:
 
 
 def suffix(path: str | Path) -> str:
-    """What a file's name ends in, `.gz` left aside."""
+    """The suffix of a file name, without `.gz`."""
     return Path(str(path).removesuffix(".gz")).suffix.lower()
 
 
 def is_records(path: str | Path) -> bool:
-    """Whether a file's name says that it holds JSON records."""
+    """Whether the suffix of a file name is one of JSON records."""
     return suffix(path) == ".jsonl"
 
 
 def walk(root: Path, left_out: set[str] | None = None) -> list[Path]:
-    """The files of a folder and its folders, without hidden folders and those left out."""
+    """The files below a folder, without hidden folders and those in `left_out`."""
     found = []
     for folder, inner, names in os.walk(root):
         inner[:] = [name for name in inner if not name.startswith(".") and name not in (left_out or ())]
@@ -184,7 +184,7 @@ def walk(root: Path, left_out: set[str] | None = None) -> list[Path]:
 
 
 def _between_characters(stretch: Stretch, place: int) -> int:
-    """The place, or if it stands inside a UTF-8 character, that character's beginning or end."""
+    """The byte offset, moved to the beginning or end of a UTF-8 character if it is inside one."""
     before = max(place - 3, stretch.start)
     with stretch.path.open("rb") as file:
         file.seek(before)
@@ -197,5 +197,5 @@ def _between_characters(stretch: Stretch, place: int) -> int:
 
 
 def _length(lead: int) -> int:
-    """The length that a UTF-8 character's first byte announces; 0 for other bytes."""
+    """The length of a UTF-8 character by its first byte; 0 for other bytes."""
     return 2 if 0xC2 <= lead <= 0xDF else 3 if 0xE0 <= lead <= 0xEF else 4 if 0xF0 <= lead <= 0xF4 else 0

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from formers.core import FormersError
-from formers.data.examples import Examples, part_by_hash, told
+from formers.data.examples import Examples, describe_split, part_by_hash
 from formers.data.files import Parts, is_records, one_file, resolved, suffix, whole
 from formers.data.numbers import Two
 from formers.data.reading import Reading
@@ -17,7 +17,7 @@ COLUMNS = {
     **dict.fromkeys(("text", "sentence", "review", "content", "document"), "text"),
     **dict.fromkeys(("label", "labels", "class", "category"), "label"),
 }
-"""What the cells of a header may be called."""
+"""Accepted column names of a header."""
 
 
 def has_label(name: str) -> bool:
@@ -26,9 +26,9 @@ def has_label(name: str) -> bool:
 
 
 def open_labelled(data: str | Path, reading: Reading = Reading(), labels: tuple[str, ...] | None = None) -> Examples:
-    """The texts and labels of a file, parted by the hash of the text, such that every class occurs in training.
+    """The texts and labels of a file, split by the hash of the text, with every class in the training part.
 
-    The classes are the labels that occur, sorted, or `labels`, which must hold them all.
+    The classes are the labels that occur, sorted, or `labels`, which must contain all of them.
     """
     name = str(data)
     if not Path(name).expanduser().is_file() or not (suffix(name) == ".tsv" or (is_records(name) and has_label(name))):
@@ -39,14 +39,14 @@ def open_labelled(data: str | Path, reading: Reading = Reading(), labels: tuple[
     sums = [whole(name, one_file(name)).sum]
     if reading.valid is None:
         parts = _with_every_class(part_by_hash(texts, name, "labelled texts"), name)
-        about = told(parts, name, "labelled texts")
+        about = describe_split(parts, name, "labelled texts")
     else:
         parts = {"train": texts, "valid": list(_read(reading.valid, reading, labels or tuple({label for _, label in texts})))}
         sums.append(whole(reading.valid, one_file(reading.valid)).sum)
-        about = f"{name}, {len(texts):,} labelled texts to learn from; held out: {reading.valid}, {len(parts['valid']):,}"
+        about = f"{name}, {len(texts):,} labelled texts for training; held out: {reading.valid}, {len(parts['valid']):,}"
     classes = labels or tuple(sorted({label for _, label in parts["train"]}))
     if len(classes) < 2:
-        raise FormersError(f"{name} has one label only, {classes[0]!r}: a classifier needs at least two.")
+        raise FormersError(f"{name} has only one label, {classes[0]!r}: a classifier needs at least two.")
     for part, found in parts.items():
         strange = sorted({label for _, label in found} - set(classes))
         if strange:
@@ -58,11 +58,11 @@ def open_labelled(data: str | Path, reading: Reading = Reading(), labels: tuple[
 
 
 def _read(name: str, reading: Reading, known: tuple[str, ...] | None) -> Iterator[Two]:
-    """The texts of a file with their labels, some of which may be known."""
+    """The texts of a file with their labels; `known` are labels given beforehand."""
     for number, text, label in _records(name, reading) if is_records(name) else _table(name, reading.invalid, known or ()):
         if not text.strip() or not label.strip():
             what = "text" if not text.strip() else "label"
-            raise FormersError(f"{name}, line {number} has an empty {what}: fill it, or take the line out.")
+            raise FormersError(f"{name}, line {number} has an empty {what}: fill it, or remove the line.")
         yield text, label.strip()
 
 
@@ -72,9 +72,9 @@ def _records(name: str, reading: Reading) -> Iterator[tuple[int, str, str]]:
 
 
 def _table(name: str, invalid: str, known: tuple[str, ...]) -> Iterator[tuple[int, str, str]]:
-    """The rows of a .tsv file; the header says which cells are meant, or of two columns the label is the one with fewer values.
+    """The rows of a .tsv file. A header names the columns; without one, the label is the column with fewer distinct values.
 
-    Where labels are known, it is the one that has more of these.
+    If labels are given, it is the column that contains more of them.
     """
     rows = [(number, line.split("\t")) for number, line in lines(name, one_file(name), invalid)]
     header = [COLUMNS.get(cell.strip().lower(), cell) for cell in rows[0][1]] if rows else []
@@ -99,7 +99,7 @@ def _table(name: str, invalid: str, known: tuple[str, ...]) -> Iterator[tuple[in
 
 
 def _with_every_class(parts: dict[str, Sequence[Two]], name: str) -> dict[str, Sequence[Two]]:
-    """The parts, with texts of classes that would be held out altogether moved to training."""
+    """The parts, with texts moved to training if all texts of their class were held out."""
     lost = {label for _, label in parts["valid"]} - {label for _, label in parts["train"]}
     moved = {text for text, label in parts["valid"] if label in lost}
     train = [*parts["train"], *(two for two in parts["valid"] if two[0] in moved)]

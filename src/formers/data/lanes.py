@@ -1,4 +1,4 @@
-"""Batches for members that carry a memory: each row goes on where it ended in the batch before."""
+"""Batches for members with a memory: each row continues the same row of the previous batch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from formers.data.spread import spread
 from formers.data.tokenize import Bytes, Tokenizer
 
 STRETCH = 4
-"""The least number of segments that a stretch of a sample has."""
+"""Minimum number of segments in a stretch of a sample."""
 
 
 class Streams:
-    """A token stream (n,) cut into as many contiguous lanes as a batch has rows; the rows are read side by side.
+    """A token stream (n,) cut into contiguous lanes, one for each row of a batch (batchify in other libraries).
 
-    The key `fresh` (rows,) is True where a row does not go on from the batch before: there a memory is to be emptied. In training
-    the stream is a ring that every epoch enters at another place, a function of (seed, epoch).
+    The key `fresh` (rows,) is True where a row does not continue the previous batch, so its memory must be reset. In training
+    the stream is circular, and each epoch starts at another position, a function of (seed, epoch).
 
-    warm: how many segments are read before each stretch of a sample to fill the memory; they are not counted.
+    warm: number of segments read before each stretch of a sample to fill the memory; they are not counted.
     """
 
     continues = True
@@ -32,7 +32,7 @@ class Streams:
         self.parts, self.length, self.tokenizer, self.warm = named(parts), length, tokenizer, warm
 
     def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
-        """The segments of a step: row b holds the next `length` tokens of lane b; shorter ones if the text has too few for all lanes."""
+        """The segments of a step: row b holds the next `length` tokens of lane b; fewer if the text is too short for all lanes."""
         stream = self.parts["train"]
         lane = self.lane(size)
         length = min(self.length, lane)
@@ -45,20 +45,20 @@ class Streams:
         return {"tokens": found[:, :-1].contiguous(), "targets": found[:, 1:].contiguous(), "fresh": fresh}
 
     def lane(self, size: int) -> int:
-        """The tokens of each of `size` lanes of the training text."""
+        """The number of tokens in each of `size` lanes of the training text."""
         return max(1, (len(self.parts["train"]) - 1) // size)
 
     def beginning(self, part: str, count: int) -> Streams:
-        """The same, with a part that ends behind so many targets: lanes then are cut from these alone."""
+        """The same, with a part cut after `count` targets: lanes are then cut from these only."""
         return Streams({part: self.parts[part][: count + 1]}, self.length, self.tokenizer, self.warm)
 
     def eval_batches(self, size: int, part: str = "valid", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
-        """A part in `size` lanes (fewer if it is tiny), segment by segment; each token but the very first is judged once.
+        """A part in `size` lanes (fewer if it is tiny), segment by segment; each token but the very first is evaluated once.
 
-        Lanes overlap by one token and differ by at most one in length: where one has ended, in the last batch alone, targets are -100. What
-        it reads there comes behind all that is judged, and needs no mask.
+        Lanes overlap by one token and differ by at most one in length: after the end of a lane, in the last batch only, targets are -100.
+        Its inputs there come after all evaluated tokens, so they need no mask.
 
-        sample: only so many segments, or a few less, in stretches that are spread over the part, `size` of them side by side.
+        sample: only about this many segments, in stretches spread over the part, `size` stretches per batch.
         """
         refuse_stride(stride)
         stream = self.parts[part]
@@ -80,22 +80,22 @@ class Streams:
             }
 
     def stretch(self, sample: int) -> int:
-        """How many segments each stretch of a sample of so many segments has: enough to be worth its warm-up."""
+        """The number of segments in each stretch of a sample of `sample` segments: enough to be worth its warm-up."""
         return min(max(STRETCH, 2 * self.warm), sample)
 
     def _stretches(self, stream: Tensor, size: int, sample: int) -> Iterator[Batch]:
-        """Stretches of segments, each read from `warm` segments before it on, or from the beginning of the stream."""
+        """Stretches of segments, each preceded by `warm` segments, or by all if there are fewer."""
         segments, stretch = -(-(len(stream) - 1) // self.length), self.stretch(sample)
         begins = spread(-(-segments // stretch), sample // stretch) * stretch
         before = begins.clamp(max=self.warm)
-        for warm in sorted(set(before.tolist())):  # those without a warm-up first, which begin the stream
+        for warm in sorted(set(before.tolist())):  # first those at the beginning of the stream, without a warm-up
             for rows in torch.split(begins[before == warm], size):
                 for segment in range(-warm, stretch):
                     batch = self._segment(stream, rows + segment, counted=segment >= 0)
                     yield {**batch, "fresh": torch.full((len(rows),), segment == -warm)}
 
     def _segment(self, stream: Tensor, numbers: Tensor, counted: bool) -> Batch:
-        """The segments of these numbers (rows,); behind the end of the stream, and where nothing is counted, targets are -100."""
+        """The segments with these indices (rows,); targets are -100 after the end of the stream, and everywhere unless `counted`."""
         last = len(stream) - 1
         places = numbers[:, None] * self.length + torch.arange(self.length)
         targets = stream[(places + 1).clamp(max=last)].long()

@@ -19,12 +19,12 @@ from formers.core.random import hash_integers
 
 RANGE = 1_000_000
 HELD_OUT = 0.01
-"""The share that is kept for validation: enough to judge by, and few enough to be written out."""
+"""The share that is held out: large enough for evaluation, small enough to generate."""
 Two = tuple[str, str]
 
 
 class NumberPairs(Sequence[Two]):
-    """The words of some numbers, made when they are asked for."""
+    """The words of some numbers, computed on access."""
 
     def __init__(self, numbers: NDArray[np.int64]) -> None:
         self.numbers = numbers
@@ -43,7 +43,7 @@ class NumberPairs(Sequence[Two]):
 
     @property
     def words(self) -> list[str]:
-        """Texts that hold every character that some number has."""
+        """Texts that contain every character that occurs in any number."""
         return [", ", " and ", *(word for language in ("en", "fr") for table in _tables(language) for word in table)]
 
     @property
@@ -55,7 +55,7 @@ class NumberPairs(Sequence[Two]):
 
 
 def number_pairs() -> dict[str, Sequence[Two]]:
-    """Train and valid: a number is held out by its hash, and those held out stand in its order, so that the first ones are any."""
+    """Train and valid, split by the hash of a number. Held-out numbers are sorted by hash, so the first ones are a random sample."""
     numbers = np.arange(RANGE)
     share = _hash(numbers)
     held = numbers[share < HELD_OUT]

@@ -9,7 +9,7 @@ from typing import overload
 from formers.core import FormersError
 from formers.data.catalogue import LANGUAGES, MULTI30K_FILES, MULTI30K_PARTS, NAMES, NUMBERS, PAIRS
 from formers.data.download import fetch
-from formers.data.examples import Examples, part_by_hash, told
+from formers.data.examples import Examples, describe_split, part_by_hash
 from formers.data.files import Parts, is_records, listed, one_file, parallel, resolved, suffix, whole
 from formers.data.numbers import RANGE, Two, number_pairs
 from formers.data.reading import Reading
@@ -21,7 +21,7 @@ Pair = tuple[list[int], list[int]]
 
 
 class Encoded(Sequence[Pair]):
-    """Pairs as token ids, encoded when they are asked for."""
+    """Pairs as token ids, encoded on access."""
 
     def __init__(self, pairs: Sequence[Two], tokenizer: Tokenizer) -> None:
         self.pairs, self.tokenizer = pairs, tokenizer
@@ -41,11 +41,11 @@ class Encoded(Sequence[Pair]):
 
 
 def open_pairs(data: str | Path, reading: Reading = Reading(), member: str = "this member") -> Examples:
-    """The pairs that `data` names, parted; a source is held out by its hash, so that none stands on both sides."""
+    """The pairs of `data`, split by the hash of the source, so that no source is in two parts."""
     name = str(data)
     if name == NUMBERS:
         parts = number_pairs()
-        about = told(parts, f"{NUMBERS}, the words of 0 ... {RANGE - 1:,} in English and French", "pairs")
+        about = describe_split(parts, f"{NUMBERS}, the words of 0 ... {RANGE - 1:,} in English and French", "pairs")
         return _with_valid(
             Examples(Parts(parts, name), about, fingerprint(NUMBERS, [list(parts[part][i]) for part in parts for i in range(100)]), name),
             reading,
@@ -55,7 +55,7 @@ def open_pairs(data: str | Path, reading: Reading = Reading(), member: str = "th
     files = parallel(name)
     if len(files) == 1 and (name in NAMES or not has_pairs(files[0])):
         raise FormersError(
-            f"{member} learns from pairs and {name!r} has none: give a .tsv file with a pair a line, source, tab, target; a .jsonl file "
+            f"{member} is trained on pairs and {name!r} has none: give a .tsv file with a pair a line, source, tab, target; a .jsonl file "
             f"with source and target; two parallel files, a.en,b.fr; or {NUMBERS} or {PAIRS}."
         )
     pairs = list(_read(files, reading))
@@ -64,17 +64,19 @@ def open_pairs(data: str | Path, reading: Reading = Reading(), member: str = "th
         made = Examples(Parts({"train": pairs}, name), name, fingerprint(sums), source, invalid=reading.invalid)
         return _with_valid(made, reading)
     parts = part_by_hash(pairs, name, "pairs")
-    return Examples(Parts(parts, name), told(parts, name, "pairs"), fingerprint(sums, "held out by hash"), source, invalid=reading.invalid)
+    return Examples(
+        Parts(parts, name), describe_split(parts, name, "pairs"), fingerprint(sums, "held out by hash"), source, invalid=reading.invalid
+    )
 
 
 def has_pairs(file: str) -> bool:
     """Whether a file is one of pairs: a .tsv, or a .jsonl whose first record has a source and a target."""
-    listed(file)  # that it is not there is said first
+    listed(file)  # a missing file is reported first
     return suffix(file) == ".tsv" or (is_records(file) and {"source", "target"} <= first_record(file, one_file(file)).keys())
 
 
 def _with_valid(data: Examples, reading: Reading) -> Examples:
-    """The data with the held-out pairs that the reading names, if it names any."""
+    """The data with the held-out pairs of `reading.valid`, if given."""
     if reading.valid is None:
         return data
     files = parallel(reading.valid)
@@ -83,7 +85,7 @@ def _with_valid(data: Examples, reading: Reading) -> Examples:
     sums = [whole(file, one_file(file)).sum for file in files]
     return data._replace(
         parts=Parts(parts, data.parts.name),
-        about=f"{data.parts.name}, {len(parts['train']):,} pairs to learn from; held out: {reading.valid}, {len(valid):,} pairs",
+        about=f"{data.parts.name}, {len(parts['train']):,} pairs for training; held out: {reading.valid}, {len(valid):,} pairs",
         fingerprint=fingerprint(data.fingerprint, sums),
     )
 
@@ -93,7 +95,7 @@ def _read(files: list[str], reading: Reading) -> Iterator[Two]:
     for number, source, target in _sides(files, reading.invalid):
         if not source.strip() or not target.strip():
             side = "source" if not source.strip() else "target"
-            raise FormersError(f"{','.join(files)}, line {number} has an empty {side}: fill it, or take the line out.")
+            raise FormersError(f"{','.join(files)}, line {number} has an empty {side}: fill it, or remove the line.")
         yield source, target
 
 
@@ -112,7 +114,7 @@ def _sides(files: list[str], invalid: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _zipped(files: list[str], invalid: str) -> Iterator[tuple[int, str, str]]:
-    """The lines of two files side by side."""
+    """The lines of two parallel files, in pairs."""
     left, right = (dict(lines(file, one_file(file), invalid)) for file in files)
     counts = [max(side, default=0) for side in (left, right)]
     if counts[0] != counts[1]:
@@ -124,7 +126,7 @@ def _zipped(files: list[str], invalid: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _multi30k(name: str) -> Examples:
-    """Multi30k, task 1 (Elliott et al., 2016), from one of its languages to another; parted as published."""
+    """Multi30k, task 1 (Elliott et al., 2016), from one of its languages to another; split as published."""
     spoken = name.partition(":")[2] or "en-de"
     languages = spoken.split("-")
     if len(languages) != 2 or languages[0] == languages[1] or not set(languages) <= set(LANGUAGES):
@@ -136,5 +138,5 @@ def _multi30k(name: str) -> Examples:
         paths = [fetch(PAIRS, MULTI30K_FILES[n])[n] for n in names]
         parts[part] = [(a, b) for _, a, b in _zipped([str(path) for path in paths], "refuse")]
         sums += [MULTI30K_FILES[n].files[n] for n in names]
-    about = told(parts, f"{PAIRS}, {' to '.join(languages)}, parted as published", "pairs")
+    about = describe_split(parts, f"{PAIRS}, {' to '.join(languages)}, split as published", "pairs")
     return Examples(Parts(parts, name), about, fingerprint(sums), f"{PAIRS}:{spoken}")

@@ -1,4 +1,4 @@
-"""What a long job shows on stderr: a bar on a terminal, elsewhere a line when it begins to take long and one when it is done."""
+"""Progress of a long job on stderr: a bar on a terminal; elsewhere one line once it takes long, and one when it is done."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from types import TracebackType
 from typing_extensions import Self
 
 BAR_AFTER, LINE_AFTER = 0.5, 3.0
-"""Seconds before a job is worth a bar, or a line."""
+"""Seconds before a job shows a bar or a line."""
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 @contextmanager
 def silently() -> Iterator[None]:
-    """Inside, no job shows how far it is: no bar, no line, no notice, here and in training."""
+    """Context without progress output: no bar, no line, no notice, here and in training."""
     before = _silent.set(True)
     try:
         yield
@@ -27,12 +27,12 @@ def silently() -> Iterator[None]:
 
 
 def silent() -> bool:
-    """Whether nothing is to be shown but results and errors: inside `silently`, and with -q on the command line."""
+    """Whether only results and errors are shown: inside `silently`, and with -q on the command line."""
     return _silent.get()
 
 
 class Progress:
-    """A job of so many bytes (0: nobody knows), on its way."""
+    """The progress of a job of `total` bytes (0: unknown)."""
 
     def __init__(self, what: str, total: int) -> None:
         self.what, self.total, self.done = what, total, 0
@@ -43,7 +43,7 @@ class Progress:
         return self
 
     def advance(self, size: int) -> None:
-        """Counts further bytes as done."""
+        """Adds to the number of finished bytes."""
         self.done += size
         seconds = time.perf_counter() - self.start
         if self.shown is None and seconds >= (BAR_AFTER if sys.stderr.isatty() else LINE_AFTER):
@@ -57,7 +57,7 @@ class Progress:
 
 
 class _Bar:
-    """A bar that goes away when the job is done."""
+    """A bar that is removed when the job is done."""
 
     def __init__(self, what: str, total: int) -> None:
         from rich.console import Console
@@ -76,7 +76,7 @@ class _Bar:
 
 
 class _Lines:
-    """A line before, and one after."""
+    """One line at the start and one at the end."""
 
     def __init__(self, what: str) -> None:
         self.what = what

@@ -1,4 +1,4 @@
-"""How data are read: the choices that turn files into tokens."""
+"""Options for reading data: tokens, held-out data, text field, image conversion."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from formers.data.files import resolved
 
 
 class Reading(Part):
-    """Tokens, held-out data, the field of a record, and what to do with bytes that are no text."""
+    """Options for reading data."""
 
     tokens: Literal["bytes", "characters", "bpe", "words"] | None = None
-    """What a token is; None takes what the data set suggests, else bytes."""
+    """The kind of tokens; None takes the default of the data set, else bytes."""
     valid: str | None = None
-    """Data to judge by; all of the other data are then for training."""
+    """Held-out data; all other data are then for training."""
     field: str = "text"
     """The field of a JSON record that holds the text."""
     invalid: Literal["refuse", "replace", "skip"] = "refuse"
-    """What becomes of bytes that are not UTF-8, where tokens are not bytes: an error, U+FFFD, or nothing."""
+    """Handling of invalid UTF-8, if tokens are not bytes: raise an error, replace with U+FFFD, or skip."""
 
     levels: Annotated[int, Field(ge=2, le=256)] | None = None
-    """Of images: how many levels a channel value has; those of the data unless given."""
+    """For images: the number of levels of a channel value; default: that of the data."""
     grey: bool = False
-    """Of images: whether colour becomes grey."""
+    """For images: convert colour to grey."""
     flips: bool = False
-    """Of images: whether training flips half of them, left to right."""
+    """For images: flip half of the training images horizontally."""
     skip_bad: bool = False
-    """Of a folder of images: whether files that cannot be read are left out."""
+    """For a folder of images: skip unreadable files."""
 
     def resolved(self) -> Self:
-        """The same reading, which finds its files from any folder."""
+        """The same options with absolute paths."""
         if self.valid in NAMES and not Path(str(self.valid)).exists():
-            raise FormersError(f"valid={self.valid} is a named set, which has parts of its own: give a file, a folder or a glob.")
+            raise FormersError(f"valid={self.valid} is a named set, which is split already: give a file, a folder or a glob.")
         return self if self.valid is None else self.replace(valid=resolved(self.valid))

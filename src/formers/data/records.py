@@ -18,7 +18,7 @@ WIDE_MARKS = {b"\xff\xfe\x00\x00": "UTF-32", b"\x00\x00\xfe\xff": "UTF-32", b"\x
 
 
 def decoded(stretch: Stretch, invalid: str) -> Iterator[str]:
-    """The text of a stretch, in pieces; bytes that are not UTF-8 are refused, replaced by U+FFFD, or skipped."""
+    """The text of a stretch, in chunks; invalid UTF-8 raises an error, is replaced by U+FFFD, or is skipped."""
     decoder = codecs.getincrementaldecoder("utf-8")(HANDLERS[invalid])
     place = stretch.start
     for chunk in stretch.chunks():
@@ -30,7 +30,7 @@ def decoded(stretch: Stretch, invalid: str) -> Iterator[str]:
 
 
 def lines(name: str, path: Path, invalid: str) -> Iterator[tuple[int, str]]:
-    """The lines of a file that are not blank, numbered from 1, without their ends."""
+    """The non-blank lines of a file, numbered from 1, without line ends."""
     begun, number = [], 0
     for piece in chain(decoded(whole(name, path), invalid), ("\n",)):
         first, *more = piece.split("\n")
@@ -50,13 +50,13 @@ def records(name: str, path: Path, fields: tuple[str, ...], invalid: str) -> Ite
             if not isinstance(value, str | int):
                 raise FormersError(
                     f"{name}, line {number} has no text in the field {field!r}: it has {', '.join(map(repr, record)) or 'none'}; "
-                    "name the field that has the text, or mend the line."
+                    "name the field that has the text, or fix the line."
                 )
         yield number, [_text(name, number, value, invalid) for value in values]
 
 
 def first_record(name: str, path: Path) -> dict[str, Any]:
-    """The first record of a JSON-lines file; empty where there is none."""
+    """The first record of a JSON-lines file; empty if there is none."""
     return next((read_record(name, number, line) for number, line in lines(name, path, "replace")), {})
 
 
@@ -72,13 +72,13 @@ def read_record(name: str, number: int, line: str) -> dict[str, Any]:
 
 
 def _text(name: str, number: int, value: Any, invalid: str) -> str:
-    """A field as text, without the halves of characters that JSON can spell and UTF-8 cannot."""
+    """A field as text; lone surrogates, which JSON can spell and UTF-8 cannot encode, raise or are replaced or skipped."""
     text = value if isinstance(value, str) else json.dumps(value)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         if invalid == "refuse":
-            raise FormersError(f"{name}, line {number} holds half a character, {text[error.start]!r}: mend it, or {_OFFER}.") from None
+            raise FormersError(f"{name}, line {number} contains a lone surrogate, {text[error.start]!r}: fix it, or {_OFFER}.") from None
         return text.encode("utf-8", "surrogatepass").decode("utf-8", HANDLERS[invalid])
     return text
 

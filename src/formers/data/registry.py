@@ -1,7 +1,7 @@
 """Opens data by name, scheme, path or suffix.
 
 enwik8, digits, numbers                    a named set (data/catalogue.py)
-babi:1-3, multi30k:en-fr, task:addition    a scheme, and what of it
+babi:1-3, multi30k:en-fr, task:addition    a scheme and its argument
 my.txt, texts.tsv, images.npz              a file, by its suffix and its name
 texts/, images/, 'texts/*.txt'             a folder or a glob, by its files
 a.en,b.fr                                  two parallel files
@@ -31,17 +31,17 @@ Data = TextData | Examples | StoryData | Passages | ImageData | Strings | Vector
 
 
 class Query(NamedTuple):
-    """What is opened, and how."""
+    """A request to open data."""
 
     data: str
     reading: Reading
     labels: tuple[str, ...] | None
-    """The known classes of labelled texts or stories; None: those that occur."""
+    """The classes of labelled texts or stories; None: those that occur."""
     images: ImageOptions
     size: tuple[int, int] | None
     """Height and width that images are resized to."""
     reader: str
-    """Who reads the data, for errors."""
+    """The member that reads the data, for error messages."""
 
 
 OPENERS: dict[Kind, Callable[[Query], Data]] = {
@@ -73,7 +73,7 @@ def open_data(
     size: tuple[int, int] | None = None,
     reader: str = "this member",
 ) -> Data:
-    """Data opened as a kind; unless given, as the kind that their name says (`kind_of`)."""
+    """Opens data as a kind; default: the kind that their name implies (`kind_of`)."""
     known = None if labels is None else tuple(labels)
     return OPENERS[kind or kind_of(data)](Query(str(data), reading, known, images, size, reader))
 

@@ -1,6 +1,6 @@
-"""Token streams (n,), memory-mapped: a part of a text costs no memory until it is read.
+"""Token streams (n,), memory-mapped: a part uses no memory until it is read.
 
-Bytes of one plain file are mapped where they lie. All else is written once into the cache, as a flat file of unsigned integers.
+A single plain file of bytes is mapped in place. All others are written once into the cache, as a flat file of unsigned integers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def token_stream(data: TextData, part: str, tokenizer: Tokenizer) -> Tensor:
 
 
 def read_text(data: str | Path, reading: Reading = Reading()) -> Text:
-    """The bytes of a text, parted."""
+    """The bytes of a text by part."""
     opened = open_text(data, reading)
     return Text(token_stream(opened, "train", Bytes()), token_stream(opened, "valid", Bytes()), opened.about)
 
@@ -54,7 +54,7 @@ def smallest(vocab: int) -> np.dtype[np.unsignedinteger]:
 
 
 def _mapped(path: Path, kind: np.dtype[np.unsignedinteger], start: int = 0, size: int | None = None) -> Tensor:
-    """A file's numbers; private to this process, so that torch may think it could write them."""
+    """A file's numbers, mapped privately: torch requires writable memory."""
     return torch.from_numpy(np.memmap(path, dtype=kind, mode="c", offset=start, shape=None if size is None else (size,)))
 
 

@@ -1,7 +1,7 @@
-"""Text to learn from and to judge by: a file, a folder, a glob or a named set, as parts that are stretches of plain files.
+"""Text for training and for evaluation: a file, a folder, a glob or a named set, as parts that are stretches of plain files.
 
-How it is parted depends on the data alone: by a named set's own cuts, by the words train, valid and test in the files' names, by
-the hash of a file's name or of a document, or, of a single file, by place: the last twentieth is held out.
+The split depends only on the data: the published split of a named set, the words train, valid and test in file names, the hash of a
+file name or a document; of a single file, the last twentieth is held out.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from formers.data.reading import Reading
 from formers.data.records import decoded, records
 
 HELD_OUT = 0.05
-"""The share of a text that is kept for validation."""
+"""The share of a text that is held out."""
 WHOLE_FILES = 20
-"""From so many files on, whole ones are held out."""
+"""With at least this many files, whole files are held out."""
 WORDS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 Split = dict[str, list[Stretch]]
 
 
 class TextData(NamedTuple):
-    """The parts of a text as stretches of files (a line end between two), and what is to be said of them."""
+    """The parts of a text as stretches of files (joined by a line end), with a one-line description."""
 
     parts: Parts[list[Stretch]]
     about: str
@@ -45,20 +45,20 @@ class TextData(NamedTuple):
     invalid: str = "refuse"
 
     def texts(self, part: str) -> Iterator[str]:
-        """The text of a part, in pieces."""
+        """The text of a part, in chunks."""
         for number, stretch in enumerate(self.parts[part]):
             if number:
                 yield "\n"
             yield from decoded(stretch, self.invalid)
 
     def sample(self) -> Iterator[str]:
-        """The text to learn from, in pieces; of a long one, pieces spread evenly over it."""
+        """The training text, in chunks; of a long text, chunks spread evenly over it."""
         step = 1 + sum(stretch.size for stretch in self.parts["train"]) // SAMPLE
         return islice(recut(self.texts("train")), 0, None, step)
 
 
 class Text(NamedTuple):
-    """Bytes to learn from and bytes to judge by, uint8 (n,), and how they were parted."""
+    """Bytes for training and bytes for evaluation, uint8 (n,), and how they were split."""
 
     train: Tensor
     valid: Tensor
@@ -66,18 +66,18 @@ class Text(NamedTuple):
 
 
 def open_text(data: str | Path, reading: Reading = Reading()) -> TextData:
-    """The text that `data` names, parted."""
+    """The text of `data`, split into parts."""
     name = str(data)
     if name.split(":")[0] in (PAIRS, NUMBERS):
-        raise FormersError(f"{name} is made of pairs, which an encoder-decoder learns from: use the member transformer, or give a text.")
+        raise FormersError(f"{name} has pairs, which are for encoder-decoders: use the member transformer, or give a text.")
     if name in IMAGES or name in IMAGE_NAMES:
         raise FormersError(f"{name} is made of images, which a language model reads as rows of bytes: use sparse-transformer or decoder.")
     if name in SETS and SETS[name].kind == "passages":
-        raise FormersError(f"{name} is for testing only: train on other data, then judge the run with --data {name} --split test.")
+        raise FormersError(f"{name} is for testing only: train on other data, then evaluate the run with --data {name} --split test.")
     if name in SETS:
         split = _named(name)
-        test = f"{split['test'][0].size:,} to test" if "test" in split else "no test part"
-        about = f"{name}, parted as published: {split['train'][0].size:,} bytes to learn from, {split['valid'][0].size:,} held out, {test}"
+        test = f"{split['test'][0].size:,} for testing" if "test" in split else "no test part"
+        about = f"{name}, split as published: {split['train'][0].size:,} bytes for training, {split['valid'][0].size:,} held out, {test}"
         source = name
     elif name == STDLIB:
         split, about = _without_names(_library(), reading, "standard library of Python")
@@ -96,12 +96,12 @@ def open_text(data: str | Path, reading: Reading = Reading()) -> TextData:
 
 
 def fingerprint(*facts: object) -> str:
-    """The sha256 of what some data consist of and how they were parted."""
+    """The sha256 of what some data consist of and how they were split."""
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def held_out(name: str) -> bool:
-    """Whether a file, a document or a source is held out: a function of its name or text alone, the same on every machine."""
+    """Whether a file, a document or a source is held out: a function of its name or text only, the same on every machine."""
     return _share(name) < HELD_OUT
 
 
@@ -136,15 +136,15 @@ def _library() -> list[tuple[str, Path]]:
 
 
 def _part(files: list[tuple[str, Path]], reading: Reading, name: str) -> tuple[Split, str]:
-    """Files as train, valid and perhaps test, by the words in their names or without these; and how they were parted."""
+    """Splits files into train, valid and perhaps test, by words in their names or by hash; with a description of the split."""
     said = {file: _word(file) for file, _ in files}
     if "train" not in said.values() or set(said.values()) <= {"train", None}:
         return _without_names(files, reading, name)
-    about = f"{name}, parted by the names of its files"
-    if reading.valid is not None:  # then all but the test files are to learn from
+    about = f"{name}, split by the names of its files"
+    if reading.valid is not None:  # all but the test files are for training
         said = {file: "test" if word == "test" else "train" for file, word in said.items()}
     elif None in said.values():
-        about += f" ({sum(word is None for word in said.values()):,} that name no part left out)"
+        about += f" ({sum(word is None for word in said.values()):,} without a part in their name left out)"
     kept = {part: [(f, path) for f, path in files if said[f] == part] for part in ("train", "valid", "test")}
     rest = {part: _read(kept[part], reading) for part in ("valid", "test") if kept[part]}
     if "valid" in rest:
@@ -154,7 +154,7 @@ def _part(files: list[tuple[str, Path]], reading: Reading, name: str) -> tuple[S
 
 
 def _without_names(files: list[tuple[str, Path]], reading: Reading, name: str) -> tuple[Split, str]:
-    """Files as train and valid, or all as train where the reading has held-out data of its own."""
+    """Splits files into train and valid; all are train if the options name held-out data."""
     if reading.valid is not None:
         return {"train": _read(files, reading)}, name
     train, valid, how = _hold_out(files, reading)
@@ -162,17 +162,17 @@ def _without_names(files: list[tuple[str, Path]], reading: Reading, name: str) -
 
 
 def _word(name: str) -> str | None:
-    """The part that a file's name says it belongs to."""
+    """The part that a file's name states."""
     words = [WORDS[word] for word in re.split(r"[\W\d_]+", name.lower()) if word in WORDS]
     return words[-1] if words else None
 
 
 def _hold_out(files: list[tuple[str, Path]], reading: Reading) -> tuple[list[Stretch], list[Stretch], str]:
-    """Files to learn from, files to judge by, and the rule that parted them."""
+    """Training files, held-out files, and the rule that split them."""
     if len(files) >= WHOLE_FILES:
         held = {name for name, _ in files if held_out(name)} or {min((name for name, _ in files), key=_share)}
         train, valid = (_read([f for f in files if (f[0] in held) == side], reading) for side in (False, True))
-        return train, valid, f"{len(files) - len(held):,} files to learn from and {len(held):,} held out by the hash of their names"
+        return train, valid, f"{len(files) - len(held):,} files for training and {len(held):,} held out by the hash of their names"
     train, valid = [], []
     for name, path in files:
         if is_records(path):
@@ -198,7 +198,7 @@ def _refuse_short(stretch: Stretch, alone: bool) -> None:
     if alone and stretch.size == 0:
         raise FormersError(f"{stretch.name} is empty: give a file with text in it.")
     if alone and stretch.size < 4:
-        raise FormersError(f"{stretch.name} holds {stretch.size} bytes: a text to learn from and to judge by needs at least 4.")
+        raise FormersError(f"{stretch.name} holds {stretch.size} bytes: a text for training and for evaluation needs at least 4.")
 
 
 def _read(files: list[tuple[str, Path]], reading: Reading) -> list[Stretch]:
@@ -207,7 +207,7 @@ def _read(files: list[tuple[str, Path]], reading: Reading) -> list[Stretch]:
 
 
 def _documents(name: str, path: Path, reading: Reading, held: bool | None) -> Stretch:
-    """The documents of a JSON-lines file, a blank line between two, as plain text in the cache: the held-out ones, the others, or all."""
+    """The documents of a JSON-lines file as plain text in the cache, separated by blank lines: the held-out ones, the others, or all."""
 
     def write(sink: Sink) -> None:
         between = b""

@@ -1,4 +1,4 @@
-"""Text as numbers and back."""
+"""Tokenizers: text to token ids and back."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Ids = NDArray[np.unsignedinteger]
 
 
 class Tokenizer(Slot):
-    """A map between text and token ids 0 ... vocab-1, reversible unless it says what it does not keep."""
+    """Converts text to token ids 0 ... vocab-1 and back; lossless unless a subclass states otherwise."""
 
     specials: tuple[str, ...] = ()
-    """Names of tokens that stand for no text, numbered behind the others: begin, end, mask."""
+    """Names of special tokens, with ids after all others: begin, end, mask."""
 
     @property
     def plain(self) -> int:
-        """How many ids stand for text."""
+        """The number of ids that represent text."""
         raise TypeError(f"{type(self).__name__} has no ids: define plain.")
 
     @property
     def vocab(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
         return self.plain + len(self.specials)
 
     def special(self, name: str) -> int:
@@ -41,24 +41,24 @@ class Tokenizer(Slot):
         raise TypeError(f"{type(self).__name__} cannot encode: define encode(text).")
 
     def encode_stream(self, texts: Iterable[str]) -> Iterator[Ids]:
-        """The ids of a long text that comes in pieces: those of the whole, in pieces again."""
+        """The ids of a long text given in chunks: those of the whole text, in chunks."""
         raise TypeError(f"{type(self).__name__} cannot encode streams: define encode_stream(texts).")
 
     def to_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes that ids stand for, exactly; special tokens give none."""
+        """The exact bytes of ids; special tokens have none."""
         raise TypeError(f"{type(self).__name__} has no bytes: define to_bytes(ids).")
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special tokens give none."""
+        """The text of ids; special tokens have none."""
         return self.text(self.to_bytes(ids))
 
     def text(self, data: bytes) -> str:
-        """The bytes of ids as text for people."""
+        """The bytes of ids as readable text."""
         return data.decode("utf-8", errors="replace")
 
 
 class Bytes(Tokenizer):
-    """UTF-8 bytes: every text is 0 ... 255, and there is no vocabulary to learn or to lose."""
+    """UTF-8 bytes 0 ... 255; needs no vocabulary."""
 
     @property
     def plain(self) -> int:
@@ -112,13 +112,13 @@ class Characters(Tokenizer):
             bad = text[wrong[0]]
             raise FormersError(
                 f"character {bad!r} (U+{ord(bad):04X}) at position {position + wrong[0]} is not among the {len(known)} that this "
-                "tokenizer knows: take it out, or train on data that have it; bytes and bpe know all."
+                "tokenizer knows: remove it, or train on data that contain it; bytes and bpe know all."
             )
         return ids.astype(np.uint32)
 
 
 def to_utf8(text: str) -> bytes:
-    """The bytes of a text; halves of characters, which no UTF-8 text has, become the bytes they were read from, or `?`."""
+    """The bytes of a text; lone surrogates become the bytes they were read from, or `?`."""
     try:
         return text.encode("utf-8", errors="surrogateescape")
     except UnicodeEncodeError:

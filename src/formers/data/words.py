@@ -1,13 +1,13 @@
-"""Words as tokens, as Penn Treebank and WikiText are counted: what stands between white space, and the end of each line.
+"""Words as tokens, as for Penn Treebank and WikiText: strings between white space, and the end of each line.
 
-ids: 0 the line end (the literature's <eos>), then the words of the training part, the most frequent first; of equals, the first to appear
+ids: 0 is the line end (the literature's <eos>), then the words of the training part by frequency; ties in order of appearance
 
-That is the order of the Transformer-XL authors' vocabulary. A word that has no id is read as `<unk>`, which in data that have that word
-already is the same one. It stands where its frequency puts it, the words that `vocab` leaves out counted; if it is never met, last, and
-nothing is learnt about it.
+This is the order of the Transformer-XL authors' vocabulary. A word without an id is read as `<unk>`; if the data contain `<unk>`, it is
+the same token. Its id follows from its frequency, including the words that `vocab` leaves out; if it never occurs, it is last and
+stays untrained.
 
-A word stands for a space and itself, a line end for a space and a newline: so WikiText and Penn Treebank come back byte for byte. Of
-other texts other white space is not kept, nor are the words behind `<unk>`: bytes are counted of the text that the model sees.
+A word decodes to a space and itself, a line end to a space and a newline, so WikiText and Penn Treebank are restored exactly. For
+other texts, other white space and the words read as `<unk>` are lost: bytes are counted of the text that the model sees.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LINE_END, UNKNOWN = "\n", "<unk>"
 
 
 class Words(Tokenizer):
-    """Words between white space; `definition` is the JSON of the list of them, in the order of their ids."""
+    """Words between white space; `definition` is the JSON list of words, in the order of their ids."""
 
     definition: str
 
@@ -39,7 +39,7 @@ class Words(Tokenizer):
 
     @property
     def words(self) -> list[str]:
-        """Every word that has an id, in the order of these."""
+        """All words, in the order of their ids."""
         return _load(self.definition)[0]
 
     @property
@@ -60,12 +60,12 @@ class Words(Tokenizer):
         return to_utf8("".join(f" {words[i]}" for i in ids if i < len(words)))
 
     def text(self, data: bytes) -> str:
-        """The words of ids, one space between two of them and none at the ends of lines."""
+        """The words of ids, separated by one space, without spaces at line ends."""
         return super().text(data).replace(" \n", "\n").replace("\n ", "\n").removeprefix(" ")
 
 
-def learn_words(texts: Iterable[str], size: int | None = None, specials: tuple[str, ...] = ()) -> Words:
-    """The words of some texts, or the most frequent, so that there are `size` ids at most, specials among them."""
+def build_words(texts: Iterable[str], size: int | None = None, specials: tuple[str, ...] = ()) -> Words:
+    """The tokenizer of the words of some texts; with `size`, the most frequent ones, at most `size` ids including specials."""
     counts: Counter[str] = Counter()
     for words in split(texts):
         counts.update(words)
@@ -82,11 +82,11 @@ def learn_words(texts: Iterable[str], size: int | None = None, specials: tuple[s
 
 
 def split(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The words and line ends of a text that comes in pieces of any size, which may cut words."""
+    """The words and line ends of a text given in chunks, which may cut words."""
     rest = ""
     for text in texts:
         text = rest + text
-        # Behind the last white space a word may go on in the next piece.
+        # After the last white space a word may continue in the next chunk.
         stop = max(text.rfind(" "), text.rfind(LINE_END)) + 1
         rest = text[stop:]
         if found := _split(text[:stop]):
@@ -116,6 +116,6 @@ def _load(definition: str) -> tuple[list[str], dict[str, int]]:
     if wrong:
         raise FormersError(
             f"the definition of the words is not a JSON list of different words, the line end first and {UNKNOWN} among them: "
-            "take it from a tokenizer that formers made."
+            "use the definition of a tokenizer that formers made."
         )
     return words, ids

@@ -1,4 +1,4 @@
-"""How much of a part was evaluated, in words: it belongs to every metric."""
+"""How much of a part was evaluated, as text; every metric is reported with it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Coverage(NamedTuple):
 def segment_words(batches: Any, whole: int, size: int, sample: int | None) -> str:
     """How a text is split for a model with a memory: into lanes, or for a sample into stretches."""
     if sample is not None and sample < -(-whole // batches.length):
-        stretch = f"stretches of {batches.stretch(sample):,} behind {batches.warm:,} that fill the memory"
+        stretch = f"stretches of {batches.stretch(sample):,} after {batches.warm:,} that fill the memory"
         return f"segments of {batches.length:,} tokens in {stretch}"
     lanes = min(size, whole)
     width = min(batches.length, -(-whole // lanes))

@@ -1,7 +1,7 @@
-"""What each part of a Transformer is worth: trained as it is and without one part at a time, on the same data, with the same seeds.
+"""Ablation study: trains a member whole and without one part at a time, on the same data, with the same seeds.
 
-All runs are judged as language models are used: a model that was trained without its mask is judged with it, by the same weights. The
-loss that training saw stands beside it, so that both are told.
+All runs are evaluated as language models: a model that was trained without its mask is evaluated with it, with the same weights. Its
+training loss is reported as well.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from formers.training.start import arranged, new_model, with_protocol
 from formers.training.trainer import Trainer
 
 WHOLE = "nothing"
-"""What is taken away from the model as it is."""
+"""The row of the whole model."""
 SMALL: dict[str, Any] = {"dim": 64, "heads": 4, "layers": 4, "length": 64, "final_batches": 64}
-"""Sizes with which a table takes minutes; options that are given come before them."""
+"""Default sizes, with which a table takes minutes."""
 ACCURACIES = ("accuracy", "exact_match", "masked_accuracy")
-"""Figures that are shown beside the loss, where the data have one; the first of them."""
+"""Metrics shown besides the loss: the first of these that the data have."""
 
 
-WORDS = "What is trained without the mask is judged with it; without heads is one head, as wide as all of them."
+WORDS = "The model trained without the mask is evaluated with it; without heads means one head with the width of all."
 
 
 class Outcome(NamedTuple):
-    """What a run came to, in nats a target; None where that is no number."""
+    """The losses of a run, in nats per target; None if not finite."""
 
     train_loss: float | None
-    """The running mean of the last steps: of what the model was trained on, with a mask or without."""
+    """The training loss, a running mean of the last steps, with or without the mask."""
     loss: float | None
-    """On held-out data, judged with the mask."""
+    """On held-out data, evaluated with the mask."""
     accuracy: float | None = None
     diverged: int | None = None
-    """The step at which the loss had stopped being a number."""
+    """The step at which the loss was not finite."""
 
 
 def ablate(
@@ -67,19 +67,19 @@ def ablate(
     say: Callable[[str], None] = print,
     tick: Tick = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Trains a member as it is and without each part, with the seeds 0, 1, ...; a row of figures for each.
+    """Trains a member whole and without each part, with the seeds 0, 1, ...; a row of metrics for each.
 
-    without: the names of what is taken away, in ABLATIONS; all that the member has unless given.
-    options: sizes and settings, as training takes them; what they leave open is small. say: told what a member lacks.
+    without: the names of the parts to remove, from ABLATIONS; default: all that the member has.
+    options: sizes and settings, as for training; the defaults are small. say: called with a message for each part that a member lacks.
     """
     if seeds < 1:
-        raise FormersError(f"seeds={seeds} is no number of runs: give at least 1.")
+        raise FormersError(f"seeds={seeds} is too small: give at least 1.")
     known = find_member(member).options
     small = {name: value for name, value in SMALL.items() if name in known or name in Settings.model_fields}
     sizes, settings, reading = arranged(member, {**small, **(options or {})}, steps)
     named = [_named(name) for name in without]
     if member_spec(member, **{**({"vocab": BYTES} if "vocab" in known else {}), **sizes}).encoder is not None:
-        raise FormersError(f"{member} has two stacks, and one would be left as it is: use decoder, or another member of one stack.")
+        raise FormersError(f"{member} has two stacks, and an ablation changes only one: use decoder, or another member with one stack.")
     task = with_protocol(prepare(member, data, None, sizes, reading), {})
     specs = _specs(task.spec, named, say)
     where = pick_device("auto")
@@ -104,7 +104,7 @@ def ablate(
 
 
 def outcome(task: Task, whole: Spec, settings: Settings, where: torch.device, tick: Callable[[int], None] = lambda step: None) -> Outcome:
-    """Trains one model of a task in this process, and judges it as the whole spec would be: with its pattern and its head."""
+    """Trains one model of a task in this process, and evaluates it with the pattern and the head of the whole spec."""
     torch.manual_seed(settings.seed)
     loop = Trainer(new_model(task, where), task, settings)
     with Log(None, quiet=True) as log:
@@ -114,7 +114,7 @@ def outcome(task: Task, whole: Spec, settings: Settings, where: torch.device, ti
                 tick(loop.step)
         except Diverged:
             return Outcome(None, None, None, loop.step)
-    figures = _judged(respecified(loop.model, task.spec.replace(pattern=whole.pattern, head=whole.head)), task, settings)
+    figures = _evaluated(respecified(loop.model, task.spec.replace(pattern=whole.pattern, head=whole.head)), task, settings)
     loss = float(figures["loss"])
     if not math.isfinite(loss):
         return Outcome(loop.smooth, None, None, loop.step)
@@ -125,7 +125,7 @@ def _tick(tick: Tick, before: int, total: int, step: int) -> None:
     tick(before + step, total)
 
 
-def _judged(model: Model, task: Task, settings: Settings) -> dict[str, Any]:
+def _evaluated(model: Model, task: Task, settings: Settings) -> dict[str, Any]:
     read = apply_protocol(task.protocol.during_training(), model, task.batches)
     return dict(evaluate(read.model, read.batches, task.tokenizer, settings.batch, settings.final_batches, None, read.stride))
 
@@ -137,7 +137,7 @@ def _named(name: str) -> str:
 
 
 def _specs(whole: Spec, named: Sequence[str], say: Callable[[str], None]) -> dict[str, Spec]:
-    """The spec as it is and without each part; those that are named must be there, of all others those that are not are told."""
+    """The whole spec and the spec without each part; raises for a named part that is missing, reports any other missing part."""
     specs = {WHOLE: whole}
     for name in named or ABLATIONS:
         try:
@@ -150,20 +150,18 @@ def _specs(whole: Spec, named: Sequence[str], say: Callable[[str], None]) -> dic
         else:
             specs[name] = spec
     if len(specs) == 1:
-        raise FormersError(
-            f"{whole.name} has none of {', '.join(ABLATIONS)} that could be taken away: use decoder, or another Transformer."
-        )
+        raise FormersError(f"{whole.name} has none of {', '.join(ABLATIONS)} to remove: use decoder, or another Transformer.")
     return specs
 
 
 def middle(values: Sequence[float | None]) -> float | None:
-    """The mean over the seeds; None where a run has no such figure."""
+    """The mean over the seeds; None if a run lacks this metric."""
     known = [value for value in values if value is not None]
     return fmean(known) if len(known) == len(values) else None
 
 
 def cells(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """The table's titles and rows, as text."""
+    """The titles and rows of the table, as text."""
     rows = results["rows"]
     accurate = any(middle(row["accuracy"]) is not None for row in rows)
     base = middle(rows[0]["loss"])
@@ -183,9 +181,9 @@ def _figure(value: float | None, sign: str = "") -> str:
 
 
 def panels(results: dict[str, Any]) -> list[Bars]:
-    """The held-out losses as bars with the spread over the seeds, and, where the data have them, the accuracies."""
+    """Bars of the held-out losses with the spread over the seeds, and of the accuracies if the data have them."""
     rows = results["rows"]
-    shown = {"loss": "held-out loss, nats a target"}
+    shown = {"loss": "held-out loss, nats per target"}
     if any(middle(row["accuracy"]) is not None for row in rows):
         shown["accuracy"] = "accuracy"
     return [
@@ -195,32 +193,32 @@ def panels(results: dict[str, Any]) -> list[Bars]:
 
 
 def _note(row: dict[str, Any]) -> str:
-    """What a figure alone does not tell of a row."""
+    """A note on a row: divergence, and the training loss without a mask."""
     diverged = [step for step in row["diverged"] if step is not None]
     if diverged:
         return f"diverged in {len(diverged)} of {len(row['diverged'])}"
     seen = middle(row["train_loss"])
-    return f"training saw {seen:.3f}" if row["without"] == "mask" and seen is not None else ""
+    return f"training loss {seen:.3f}" if row["without"] == "mask" and seen is not None else ""
 
 
 def settings_words(results: dict[str, Any]) -> str:
-    """What all runs have in common."""
+    """One line that describes the setup of all runs."""
     sizes = ", ".join(f"{name}={value}" for name, value in results["options"].items())
     return (
         f"{results['member']} ({sizes}) on {results['about']}: {results['steps']:,} steps of batch={results['batch']}, "
-        f"learning_rate={results['learning_rate']:g}, {results['seeds']} seed{'s' if results['seeds'] > 1 else ''}; judged on "
-        f"{results['final_batches']} batches of held-out data at the most."
+        f"learning_rate={results['learning_rate']:g}, {results['seeds']} seed{'s' if results['seeds'] > 1 else ''}; evaluated on "
+        f"{results['final_batches']} batches of held-out data at most."
     )
 
 
 def markdown(results: dict[str, Any], command: str, picture: Path | None = None) -> str:
-    """The table as a page: the command, what it ran on, and the figures."""
+    """The results as Markdown: the command, the machine, and the table."""
     titles, table = cells(results)
     lines = [
         "# Ablations", "", "```console", f"$ {command}", "```", "", settings_words(results), f"Run on {results['machine']}.", "",
         *([f"![what each part is worth]({picture.as_posix()})", ""] if picture is not None else []),
         f"| {' | '.join(titles)} |", "|---|" + "---:|" * (len(titles) - 1), *(f"| {' | '.join(row)} |" for row in table), "",
-        "Losses are means over the seeds, in nats a target; the spread is from the least to the most. The training loss is the running "
+        "Losses are means over the seeds, in nats per target; the spread is from lowest to highest. The training loss is the running "
         "mean of the last steps. " + WORDS,
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -1,13 +1,13 @@
-"""Addition of more digits than were ever learnt: one block applied again and again beside layers of their own, with random starts or not.
+"""Addition with more digits than in training: one shared block compared with separate layers, with and without random positions.
 
-Columns of 1 ... `digits` digits are learnt, those of `test` digits are judged (data/tasks/columns.py). All models read both ways.
+Models are trained on columns of 1 ... `digits` digits and evaluated on `test` digits (data/tasks/columns.py). None is causal.
 
 universal     `universal-transformer`: one block, `depth` steps, coordinates added at each
 one layer     `encoder` of one layer: as wide, as many parameters, a `depth`-th of the computation
-narrow        `encoder` of `depth` layers of half the width: about as many parameters where depth is 4, a quarter of the computation
+narrow        `encoder` of `depth` layers of half the width: about as many parameters if depth is 4, a quarter of the computation
 deep          `encoder` of `depth` layers: as wide, as much computation, `depth` times the parameters in its blocks
 
-"offsets": a row starts at a random position in training, so that positions of longer rows have been met.
+"offsets": a row starts at a random position in training, so that the positions of longer rows are trained.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from formers.data.tasks import Columns, DrawnVectors
 from formers.experiments.experiment import Experiment, Lines, Table
-from formers.experiments.learning import Way, mean, names
+from formers.experiments.learning import Setup, mean, names
 from formers.family import spec
 from formers.heads import Tag
 from formers.inspect.draw.curves import Curve, Panel
@@ -44,7 +44,7 @@ class Sums(Experiment):
 
     name: ClassVar[str] = "addition"
     parts: ClassVar[tuple[str, ...]] = ("valid", "test")
-    titles: ClassVar[tuple[str, ...]] = ("way", "seed", "parameters", "digits", "sums", "digits, longer", "sums, longer", "CPU seconds")
+    titles: ClassVar[tuple[str, ...]] = ("model", "seed", "parameters", "digits", "sums", "digits, longer", "sums, longer", "CPU seconds")
     limits: ClassVar[dict[str, tuple[float, float]]] = {
         "universal_digits": (0.9, 1.0),
         "gain_vanilla": (0.1, 1.0),
@@ -52,11 +52,11 @@ class Sums(Experiment):
         "gain_sums": (0.05, 1.0),
         "gain_of_offsets": (0.1, 1.0),
     }
-    """Means over the seeds, of the longer sums: the digits that the universal transformer with offsets tells right; what it gains over one
+    """Means over the seeds, on the longer sums: the share of right digits of the universal transformer with offsets; its gain over one
     layer without offsets, the vanilla transformer, in digits; over one layer with offsets, in digits and in whole sums; and over itself
     without offsets, in digits."""
 
-    def ways(self) -> dict[str, Way]:
+    def setups(self) -> dict[str, Setup]:
         batches = DrawnVectors(Columns(digits=self.digits, test_digits=self.test, nines=self.nines, rows=self.rows))
         specs = {
             f"{UNIVERSAL}, offsets": self.spec("universal-transformer", self.depth, self.offset),
@@ -66,10 +66,10 @@ class Sums(Experiment):
             f"{NARROW}, offsets": self.spec("encoder", self.depth, self.offset, self.dim // 2),
             f"{DEEP}, offsets": self.spec("encoder", self.depth, self.offset),
         }
-        return {name: Way(each, batches, self.course) for name, each in specs.items()}
+        return {name: Setup(each, batches, self.training) for name, each in specs.items()}
 
     def spec(self, member: str, depth: int, offset: int, dim: int = 0) -> Spec:
-        """An encoder that tells a digit at every column."""
+        """An encoder that predicts a digit at every column."""
         layers: dict[str, Any] = {"steps" if member == "universal-transformer" else "layers": depth}
         sizes: dict[str, Any] = {"dim": dim or self.dim, "heads": self.heads, "length": self.test + 1, "dropout": 0.0}
         found = spec(member, features=20, classes=10, offset=offset, norm="pre", activation="relu", **layers, **sizes)
@@ -77,9 +77,9 @@ class Sums(Experiment):
 
     def words(self) -> str:
         return (
-            f"columns of 1 to {self.digits} digits learnt, {self.test} judged, {self.nines:.0%} of them made to add up to 9; "
+            f"trained on columns of 1 to {self.digits} digits, evaluated on {self.test}, {self.nines:.0%} of them made to add up to 9; "
             f"dim={self.dim}, {self.heads} heads, depth {self.depth}, pre-norm, offsets up to {self.offset}; "
-            f"{self.course.words()}; judged on {self.rows:,} rows of each"
+            f"{self.training.words()}; evaluated on {self.rows:,} rows of each"
         )
 
     def cells(self, line: dict[str, Any]) -> list[str]:
@@ -98,7 +98,7 @@ class Sums(Experiment):
         }
 
     def further(self, lines: Lines) -> Table:
-        """Means over the seeds, of the longer sums."""
+        """Means over the seeds, on the longer sums."""
         rows = [[way, *(f"{mean(lines, way, 'test', name):.1%}" for name in ("accuracy", "exact"))] for way in names(lines)]
         return Table([f"mean over the seeds, {self.test} digits", "digits", "sums"], rows)
 
@@ -114,5 +114,5 @@ class Sums(Experiment):
         ]
         return [
             Panel(right, "digits", "share of digits that are right, mean over the seeds", scale="linear"),
-            Panel(losses, "training step", "loss, nats a digit, seed 0", scale="linear"),
+            Panel(losses, "training step", "loss, nats per digit, seed 0", scale="linear"),
         ]

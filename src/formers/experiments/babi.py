@@ -1,8 +1,8 @@
-"""Questions with one, two and three supporting facts (bAbI, tasks 1 to 3): does who may think longer do so where more facts are needed?
+"""Questions with one, two and three supporting facts (bAbI, tasks 1 to 3): does adaptive computation take more steps for more facts?
 
-`universal-transformer` reads a story, a fact a position, and answers at the last one, the question (docs/babi.md). It halts at each
-position by itself, or takes all its steps. All three tasks are learnt jointly, from 900 questions each, and judged on 1,000 each. Positions
-are relative, for what counts is who did something last: with those of the paper, `coordinate`, rows start at random ones.
+`universal-transformer` reads a story, one fact per position, and answers at the last one, the question (docs/babi.md). It halts at each
+position separately, or takes all its steps. It is trained jointly on 900 questions of each task and evaluated on 1,000 each. Positions
+are relative, because answers depend on who did something last; with the paper's positions, `coordinate`, rows start at random ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from formers.core import FormersError
 from formers.data import kind_of
 from formers.experiments.experiment import Experiment, Lines, Table
-from formers.experiments.learning import Way, mean, names
+from formers.experiments.learning import Setup, mean, names
 from formers.inspect.draw.curves import Curve, Panel
 from formers.training import prepare
 
@@ -41,28 +41,28 @@ class Questions(Experiment):
 
     name: ClassVar[str] = "stories"
     parts: ClassVar[tuple[str, ...]] = ("test",)
-    titles: ClassVar[tuple[str, ...]] = ("way", "seed", "parameters", "right", "steps", "CPU seconds")
+    titles: ClassVar[tuple[str, ...]] = ("model", "seed", "parameters", "right", "steps", "CPU seconds")
     limits: ClassVar[dict[str, tuple[float, float]]] = {"one_fact": (0.95, 1.0), "three_facts": (0.45, 1.0), "asked_growth": (0.5, 6.0)}
-    """Means over the seeds, with halting: right answers to questions of the fewest facts and of the most, and how many steps more are taken
-    at the question by the latter."""
+    """Means over the seeds, with halting: right answers to questions of the fewest facts and of the most, and the additional steps the latter
+    take at the question."""
 
-    def ways(self) -> dict[str, Way]:
+    def setups(self) -> dict[str, Setup]:
         if kind_of(self.data) != "stories":
-            raise FormersError(f"{self.data} has no stories, whose questions are judged by their supporting facts: give some, as babi:1-3.")
+            raise FormersError(f"{self.data} has no stories with supporting facts: give some, such as babi:1-3.")
         found = {}
         for name, halting in ((ACT, {"act": "graves", "ponder": self.ponder, "halt_bias": self.bias}), (FIXED, {})):
             sizes: dict[str, Any] = {"dim": self.dim, "heads": self.heads, "steps": self.most, "length": self.length}
             sizes |= {"position": self.position, **({"offset": self.offset} if self.position == "coordinate" else {})}
             task = prepare("universal-transformer", self.data, None, {**sizes, "norm": "pre", "dropout": self.dropout, **halting})
-            found[name] = Way(task.spec, task.batches, self.course)
+            found[name] = Setup(task.spec, task.batches, self.training)
         return found
 
     def words(self) -> str:
         return (
-            f"{self.data}, learnt jointly; dim={self.dim}, {self.heads} heads, pre-norm, at most {self.most} steps, "
+            f"{self.data}, trained jointly; dim={self.dim}, {self.heads} heads, pre-norm, at most {self.most} steps, "
             f"ponder={self.ponder:g}, halt_bias={self.bias:g}, position={self.position}"
             f"{f' from 0 to {self.offset} on' if self.position == 'coordinate' else ''}, dropout {self.dropout:g}, "
-            f"the last {self.length} facts; {self.course.words()}; judged on test"
+            f"the last {self.length} facts; {self.training.words()}; evaluated on test"
         )
 
     def cells(self, line: dict[str, Any]) -> list[str]:
@@ -77,7 +77,7 @@ class Questions(Experiment):
         return {"one_fact": one, "three_facts": three, "asked_growth": most - least}
 
     def further(self, lines: Lines) -> Table:
-        """By supporting facts, means over the seeds."""
+        """Means over the seeds, by number of supporting facts."""
         facts = list(lines[0]["test"]["by"])
         rows = [[f"right, {way}", *(f"{mean(lines, way, 'test', 'by', hard, 'accuracy'):.1%}" for hard in facts)] for way in names(lines)]
         for words, what in (("steps, mean of all positions", "ponder"), ("steps, at the question", "asked")):

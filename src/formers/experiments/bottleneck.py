@@ -1,8 +1,8 @@
-"""The bottleneck of an encoder-decoder without attention: a word of any length has to fit into one state.
+"""The bottleneck of an encoder-decoder without attention: a word of any length must fit into one state.
 
-Random words of 1 ... `length` symbols are copied by `seq2seq`, an LSTM encoder-decoder: from the encoder's last state alone, or by looking
-at all of the source through additive or multiplicative attention. All have learnt all lengths. A symbol is told from the right ones before
-it; a word is right just if it is what the model would write.
+Random words of 1 ... `length` symbols are copied by `seq2seq`, an LSTM encoder-decoder: from the encoder's last state only, or with
+additive or multiplicative attention over the source. All lengths occur in training. A symbol is predicted from the right ones before
+it; a word is right exactly if greedy decoding generates it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from formers.core import FormersError
 from formers.data.tasks import Copy, DrawnPairs
 from formers.data.tasks.batches import tokenizer_of
 from formers.experiments.experiment import Experiment, Lines, Table
-from formers.experiments.learning import Way, mean, names
+from formers.experiments.learning import Setup, mean, names
 from formers.family import spec
 from formers.inspect.draw.curves import Curve, Panel
 
@@ -43,22 +43,24 @@ class Words(Experiment):
         "none_shortest": (0.9, 1.0),
         "none_longest": (0.0, 0.7),
     }
-    """Shares of right symbols, means over the seeds, in the shortest and the longest words: with attention, the lesser of both kinds, and
-    what it falls at most; and without."""
+    """Shares of right symbols, means over the seeds, in the shortest and the longest words: with attention, the lower of both kinds, and
+    its largest drop; and without."""
 
-    def ways(self) -> dict[str, Way]:
+    def setups(self) -> dict[str, Setup]:
         if self.length > self.rows:
-            raise FormersError(f"length={self.length} leaves some lengths without a word among {self.rows:,}: give at most so many.")
+            raise FormersError(
+                f"length={self.length} is more than rows={self.rows}, so some lengths have no word: give at most {self.rows}."
+            )
         words = Copy(length=self.length, test_length=self.length, symbols=self.symbols, rows=self.rows)
         tokenizer = tokenizer_of(words, specials=("begin", "end"))
         batches = DrawnPairs(words, tokenizer)
         sizes: dict[str, Any] = {"vocab": tokenizer.vocab, "dim": self.dim, "length": self.length + 1, "dropout": 0.0}
-        return {each: Way(spec("seq2seq", alignment=each, **sizes), batches, self.course) for each in (NONE, ADDITIVE, MULTIPLICATIVE)}
+        return {each: Setup(spec("seq2seq", alignment=each, **sizes), batches, self.training) for each in (NONE, ADDITIVE, MULTIPLICATIVE)}
 
     def words(self) -> str:
         return (
             f"random words of 1 to {self.length} of {self.symbols} symbols, copied; LSTM, dim={self.dim}, one layer each, the encoder "
-            f"in both directions, with input feeding; {self.course.words()}; judged on {self.rows:,} held-out words"
+            f"in both directions, with input feeding; {self.training.words()}; evaluated on {self.rows:,} held-out words"
         )
 
     def cells(self, line: dict[str, Any]) -> list[str]:
@@ -69,11 +71,11 @@ class Words(Experiment):
         ]  # fmt: skip
 
     def buckets(self) -> list[range]:
-        """Lengths that are told together."""
+        """Ranges of lengths that are reported together."""
         return [range(start, min(start + self.bucket, self.length + 1)) for start in range(1, self.length + 1, self.bucket)]
 
     def right(self, lines: Lines, way: str, bucket: range, what: str = "accuracy") -> float:
-        """A share over the lengths of a bucket and the seeds."""
+        """The mean share over the lengths of a range and the seeds."""
         return fmean(mean(lines, way, "valid", "by", length, what) for length in bucket)
 
     def claims(self, lines: Lines) -> dict[str, float]:
@@ -87,7 +89,7 @@ class Words(Experiment):
         }
 
     def further(self, lines: Lines) -> Table:
-        """By length, means over the seeds."""
+        """Means over the seeds, by length."""
         rows = [
             [f"{words}, {way}", *(f"{self.right(lines, way, bucket, what):.1%}" for bucket in self.buckets())]
             for words, what in (("symbols", "accuracy"), ("words", "exact"))

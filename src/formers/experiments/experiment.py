@@ -1,7 +1,6 @@
-"""An experiment: some ways to learn one task, what is shown of each line, and the figures that a claim is made of.
+"""Base of the experiments: several models trained on one task, a table row for each, and the figures of a claim.
 
-Its page is written by people, and the tables in it by the command: they stand between two marks, and take the place of those that stood
-there before.
+Its page is written by hand, and its tables by the command: they are between two marks and replace the earlier ones.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from rich.table import Table as RichTable
 
-from formers.experiments.learning import Course, Way, lessons
+from formers.experiments.learning import Setup, TrainingSettings, train_all
 from formers.inspect.draw.curves import Panel, save_panels
 from formers.inspect.draw.tables import add_row, new_table
 
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
-"""What stands around the tables of a page."""
+"""The marks around the tables of a page."""
 Lines = Sequence[dict[str, Any]]
 
 
 class Table(NamedTuple):
-    """Titles, and rows of as many words."""
+    """Column titles, and rows of text."""
 
     titles: Sequence[str]
     rows: list[list[str]]
 
     def markdown(self) -> list[str]:
-        """Its lines; all but the first column are figures."""
+        """The lines of a Markdown table; all but the first column are right-aligned."""
         lines = [f"| {' | '.join(row)} |" for row in (self.titles, *self.rows)]
         return [lines[0], "|---|" + "---:|" * (len(self.titles) - 1), *lines[1:]]
 
@@ -47,23 +46,23 @@ class Experiment:
 
     name: ClassVar[str]
     limits: ClassVar[dict[str, tuple[float, float]]]
-    """What the figures of a claim are held against."""
+    """The allowed range of each figure of the claim."""
     parts: ClassVar[Sequence[str]] = ("valid",)
-    """What is judged."""
+    """The parts of the data to evaluate."""
     titles: ClassVar[Sequence[str]]
-    """Of the table that has a row for each way and seed."""
+    """The columns of the table with a row for each setup and seed."""
 
     @property
-    def course(self) -> Course:
-        """How all learn."""
-        return Course(self.steps, self.batch, self.rate)
+    def training(self) -> TrainingSettings:
+        """The training settings of all setups."""
+        return TrainingSettings(self.steps, self.batch, self.rate)
 
-    def ways(self) -> dict[str, Way]:
-        """Who learns, in the order of the table."""
-        raise TypeError(f"{type(self).__name__} trains nobody: define ways.")
+    def setups(self) -> dict[str, Setup]:
+        """The models and their data, in the order of the table."""
+        raise TypeError(f"{type(self).__name__} trains no model: define setups.")
 
     def words(self) -> str:
-        """The setting for people."""
+        """One line that describes the setup."""
         raise TypeError(f"{type(self).__name__} says nothing about its setting: define words.")
 
     def cells(self, line: dict[str, Any]) -> list[str]:
@@ -71,7 +70,7 @@ class Experiment:
         raise TypeError(f"{type(self).__name__} shows nothing: define cells.")
 
     def claims(self, lines: Lines) -> dict[str, float]:
-        """The figures that limits are of."""
+        """The figures that limits bound."""
         raise TypeError(f"{type(self).__name__} claims nothing: define claims.")
 
     def further(self, lines: Lines) -> Table:
@@ -84,10 +83,10 @@ class Experiment:
 
     def names(self) -> list[str]:
         """What the first column of the table has."""
-        return list(self.ways())
+        return list(self.setups())
 
     def closing(self, results: Mapping[str, Any]) -> tuple[RichTable | str, ...]:
-        """What is printed after the last row: the second table, and the setting."""
+        """Printed after the last row: the second table, and the setup."""
         further = self.further(results["lines"])
         table = new_table(*further.titles, right=len(further.titles) - 1)
         for row in further.rows:
@@ -95,8 +94,8 @@ class Experiment:
         return table, results["words"]
 
     def run(self, seeds: int, line: Callable[[dict[str, Any]], None] = lambda found: None) -> dict[str, Any]:
-        """Trains each way with each seed; `line` is given each as it is found."""
-        lines = lessons(self.ways(), seeds, self.parts, line)
+        """Trains each setup with each seed; `line` is called with each result."""
+        lines = train_all(self.setups(), seeds, self.parts, line)
         machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
         return {"setting": asdict(self), "words": self.words(), "seeds": seeds, "machine": machine, "lines": lines, **self.claims(lines)}
 
@@ -105,7 +104,7 @@ class Experiment:
         return save_panels(self.panels(results["lines"]), path, f"{self.name.capitalize()}: {results['words']}")
 
     def markdown(self, results: Mapping[str, Any], command: str, picture: Path | None = None) -> str:
-        """The command, what it ran on, and its tables."""
+        """The results as Markdown: the command, the machine, and the tables."""
         lines = results["lines"]
         claims = [[name.replace("_", " "), f"{results[name]:.3f}", f"{low:g} to {high:g}"] for name, (low, high) in self.limits.items()]
         blocks = [
@@ -120,7 +119,7 @@ class Experiment:
 
 
 def onto(page: Path, figures: str) -> Path:
-    """Writes figures into a page, in place of those that it has; a page that is not there has nothing else."""
+    """Writes the tables into a page, in place of the earlier ones; a missing page is created with the tables only."""
     old = page.read_text(encoding="utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
     before, mark, rest = old.partition(BEGIN)
     after = rest.partition(END)[2] if mark else "\n"

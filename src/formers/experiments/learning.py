@@ -1,7 +1,7 @@
-"""Learning experiments: models that learn the same rows in the same way, judged by how hard a row is.
+"""Training runs of the experiments: models trained on the same rows with the same settings, evaluated by difficulty.
 
-A way is a model and what it learns from; a line is what one seed made of it. Adam with a warm-up and a cosine to 0, gradients clipped at 1.
-What is judged are rows that were held out, but for the easiest, of which there are too few to be parted (data/tasks/exercise.py).
+A setup is a model and its data; a line is the result of one seed. Adam with a warm-up and a cosine to 0, gradients clipped at 1.
+Evaluated rows are held out, except the easiest, of which there are too few to be split (data/tasks/exercise.py).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from formers.evaluation.exact_match import RowResult, row_results
 from formers.model import Model, Spec, build, evaluating
 
 POINTS = 60
-"""How many losses of a training are kept: means of as many stretches."""
+"""Number of losses saved per training: means of as many stretches."""
 
 
-class Course(NamedTuple):
-    """How it is learnt."""
+class TrainingSettings(NamedTuple):
+    """Training settings: steps, rows per step, learning rate, warm-up."""
 
     steps: int
     batch: int
@@ -41,27 +41,27 @@ class Course(NamedTuple):
         return f"{self.steps:,} steps of {self.batch} rows, Adam {self.rate:g}, warm-up {self.warmup}, cosine to 0, gradients clipped at 1"
 
 
-class Way(NamedTuple):
-    """Who learns, and from what."""
+class Setup(NamedTuple):
+    """A model, its data and its training settings."""
 
     spec: Spec
     batches: Any
-    course: Course
+    training: TrainingSettings
 
 
-class Judged(NamedTuple):
-    """What a model tells of rows."""
+class Evaluated(NamedTuple):
+    """The results of a model on rows."""
 
     difficulty: Tensor
     """(rows,)"""
     rows: list[RowResult]
     ponder: Tensor | None
-    """(rows,), the mean number of steps of a row's positions, where the model decides about it."""
+    """(rows,), the mean number of steps of a row's positions, if the model has adaptive computation."""
     asked: Tensor | None
     """(rows,), the steps of a row's last position, which is the question of a story."""
 
     def figures(self) -> dict[str, Any]:
-        """Of all rows and of those of each difficulty."""
+        """Metrics of all rows and by difficulty."""
         by = {hard: self._some(self.difficulty == hard) for hard in sorted(set(self.difficulty.tolist()))}
         found = self._some(torch.ones_like(self.difficulty, dtype=torch.bool))
         if self.ponder is not None:
@@ -77,50 +77,50 @@ class Judged(NamedTuple):
         return found | {name: each[rows].double().mean().item() for name, each in steps.items() if each is not None}
 
 
-def lessons(
-    ways: Mapping[str, Way], seeds: int, parts: Sequence[str], line: Callable[[dict[str, Any]], None] = lambda found: None
+def train_all(
+    setups: Mapping[str, Setup], seeds: int, parts: Sequence[str], line: Callable[[dict[str, Any]], None] = lambda found: None
 ) -> list[dict[str, Any]]:
-    """A line for each way and seed 0, 1, ...: the figures of the parts that are judged; `line` is given each as it is found."""
+    """A line for each setup and seed 0, 1, ...: the metrics of the evaluated parts; `line` is called with each."""
     if seeds < 1:
-        raise FormersError(f"seeds={seeds} is no number of runs: give at least 1.")
+        raise FormersError(f"seeds={seeds} is too small: give at least 1.")
     lines = []
     with one_thread():
-        for name, way in ways.items():
+        for name, setup in setups.items():
             for seed in range(seeds):
-                lines.append(lesson(name, way, seed, parts))
+                lines.append(train_setup(name, setup, seed, parts))
                 line(lines[-1])
     return lines
 
 
-def lesson(name: str, way: Way, seed: int, parts: Sequence[str]) -> dict[str, Any]:
-    """The line of a way and a seed."""
+def train_setup(name: str, setup: Setup, seed: int, parts: Sequence[str]) -> dict[str, Any]:
+    """The line of a setup and a seed."""
     start = time.process_time()
-    with working(f"{name}, seed {seed}", way.course.steps) as advance:
-        draw = partial(way.batches.train_batch, way.course.batch, seed)
-        model, losses = learn(way.spec, way.course, seed, draw, partial(advance, 1))
+    with working(f"{name}, seed {seed}", setup.training.steps) as advance:
+        draw = partial(setup.batches.train_batch, setup.training.batch, seed)
+        model, losses = train_model(setup.spec, setup.training, seed, draw, partial(advance, 1))
     seconds = time.process_time() - start
     found: dict[str, Any] = {"way": name, "seed": seed, "parameters": model.parameter_count(), "seconds": seconds}
     for part in parts:
-        found[part] = judge(model, way.batches, part).figures()
+        found[part] = evaluate_model(model, setup.batches, part).figures()
     found["losses"] = _thinned(losses)
     return found
 
 
-def learn(
-    spec: Spec, course: Course, seed: int, draw: Callable[[int], Batch], tick: Callable[[], None] = lambda: None
+def train_model(
+    spec: Spec, training: TrainingSettings, seed: int, draw: Callable[[int], Batch], tick: Callable[[], None] = lambda: None
 ) -> tuple[Model, list[float]]:
-    """The model that a training makes, and the loss of each step; `draw` gives the batch of a step."""
-    if course.steps < 1:
-        raise FormersError(f"steps={course.steps} is no training: give at least 1.")
+    """Trains a model; returns it with the loss of each step. `draw` returns the batch of a step."""
+    if training.steps < 1:
+        raise FormersError(f"steps={training.steps} trains nothing: give at least 1.")
     torch.manual_seed(seed)
     model = build(spec).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=course.rate, betas=(0.9, 0.98))
-    warmup = min(course.warmup, course.steps // 5)
+    optimizer = torch.optim.Adam(model.parameters(), lr=training.rate, betas=(0.9, 0.98))
+    warmup = min(training.warmup, training.steps // 5)
     losses = []
-    for step in range(course.steps):
+    for step in range(training.steps):
         warm = min(1.0, (step + 1) / max(warmup, 1))
         for group in optimizer.param_groups:
-            group["lr"] = course.rate * warm * (1 + math.cos(math.pi * step / course.steps)) / 2
+            group["lr"] = training.rate * warm * (1 + math.cos(math.pi * step / training.steps)) / 2
         optimizer.zero_grad()
         loss = model(**draw(step), update=step).loss
         loss.backward()
@@ -132,8 +132,8 @@ def learn(
 
 
 @torch.no_grad()
-def judge(model: Model, batches: Any, part: str, size: int = 250) -> Judged:
-    """What a model tells of the rows of a part."""
+def evaluate_model(model: Model, batches: Any, part: str, size: int = 250) -> Evaluated:
+    """The results of a model on the rows of a part."""
     end = batches.ending() if isinstance(batches, Exercised) else None
     rows, ponder, asked = [], [], []
     with evaluating(model):
@@ -144,11 +144,11 @@ def judge(model: Model, batches: Any, part: str, size: int = 250) -> Judged:
                 lengths = batch["mask"].sum(dim=1)
                 ponder.append(steps.sum(dim=1) / lengths)
                 asked.append(steps.gather(1, lengths[:, None] - 1).squeeze(1))
-    return Judged(batches.difficulty(part), rows, *(torch.cat(each) if each else None for each in (ponder, asked)))
+    return Evaluated(batches.difficulty(part), rows, *(torch.cat(each) if each else None for each in (ponder, asked)))
 
 
 def of(lines: Sequence[Mapping[str, Any]], way: str, *path: Any) -> list[float]:
-    """A figure of every seed of a way: of(lines, "act", "valid", "exact")."""
+    """A metric of every seed of a setup: of(lines, "act", "valid", "exact")."""
     found = []
     for line in lines:
         if line["way"] == way:
@@ -160,7 +160,7 @@ def of(lines: Sequence[Mapping[str, Any]], way: str, *path: Any) -> list[float]:
 
 
 def names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The ways of a table."""
+    """The names of the setups of a table."""
     return list(dict.fromkeys(line["way"] for line in lines))
 
 
@@ -170,7 +170,7 @@ def mean(lines: Sequence[Mapping[str, Any]], way: str, *path: Any) -> float:
 
 
 def middle(lines: Sequence[Mapping[str, Any]], way: str, *path: Any) -> float:
-    """The median over the seeds: of three, what two reach."""
+    """The median over the seeds."""
     return median(of(lines, way, *path))
 
 

@@ -1,10 +1,10 @@
-"""Parity of a vector (Graves, 2016, section 3.1): who may take several steps over one input, and who decides how many.
+"""Parity of a vector (Graves, 2016, section 3.1): recurrent networks with one, a fixed number, or an adaptive number of steps.
 
-x (size,)      1 ... bits of its entries, anywhere, are +1 or -1, the others 0; asked for is whether the number of +1 is odd
+x (size,)      1 ... bits of its entries, anywhere, are +1 or -1, the others 0; target: whether the number of +1 is odd
 
-Four recurrent networks of one width, all `act-rnn`: one that halts by itself, the plain one with one step, one that always takes `few`
-steps, fewer than the first takes in the mean, and one that always takes the most there are. The last two say what of the gain is
-due to more computation, and what to halting.
+Four recurrent networks of one width, all `act-rnn`: one with adaptive halting, one with one step, one that always takes `few`
+steps, fewer than the mean of the first, and one that always takes the maximum. The last two separate the gain
+of more computation from that of halting.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from formers.data.tasks import DrawnVectors, ParityVectors
 from formers.experiments.experiment import Experiment, Lines, Table
-from formers.experiments.learning import Way, mean, middle, names, of
+from formers.experiments.learning import Setup, mean, middle, names, of
 from formers.family import spec
 from formers.inspect.draw.curves import Curve, Panel
 from formers.model import Spec
@@ -39,17 +39,17 @@ class Bits(Experiment):
     bias: float = -1.0
 
     name: ClassVar[str] = "parity"
-    titles: ClassVar[tuple[str, ...]] = ("way", "seed", "error", "steps", "correlation", "CPU seconds")
+    titles: ClassVar[tuple[str, ...]] = ("model", "seed", "error", "steps", "correlation", "CPU seconds")
     limits: ClassVar[dict[str, tuple[float, float]]] = {
         "act_error": (0.0, 0.01),
         "plain_error": (0.25, 0.6),
         "correlation": (0.2, 1.0),
         "ponder_growth": (0.5, 20.0),
     }
-    """Medians over the seeds: of the rows that halting gets wrong, of its correlation of bits and steps, and of what the most bits take
-    more than one; and the least error of the plain network."""
+    """Medians over the seeds: the error of halting, its correlation of bits and steps, and how many more steps the most bits take
+    than one bit; and the lowest error of the one-step network."""
 
-    def ways(self) -> dict[str, Way]:
+    def setups(self) -> dict[str, Setup]:
         batches = DrawnVectors(ParityVectors(size=self.size, bits=self.bits, test_bits=self.bits, rows=self.rows))
         specs = {
             ACT: self.spec(self.most, "graves"),
@@ -57,10 +57,10 @@ class Bits(Experiment):
             f"always {self.few}": self.spec(self.few, "none"),
             f"always {self.most}": self.spec(self.most, "none"),
         }
-        return {name: Way(each, batches, self.course) for name, each in specs.items()}
+        return {name: Setup(each, batches, self.training) for name, each in specs.items()}
 
     def spec(self, steps: int, act: str) -> Spec:
-        """A tanh network that reads the vector at once."""
+        """A tanh network that reads the vector in one step."""
         halts: dict[str, Any] = {} if act == "none" else {"ponder": self.ponder, "halt_bias": self.bias}
         return spec("act-rnn", features=self.size, classes=2, dim=self.dim, length=1, steps=steps, act=act, **halts)
 
@@ -68,7 +68,7 @@ class Bits(Experiment):
         return (
             f"1 to {self.bits} of {self.size} entries; tanh cell, dim={self.dim}, at most {self.most} steps, ponder={self.ponder:g}, "
             f"halt_bias={self.bias:g}; "
-            f"{self.course.words()}; judged on {self.rows:,} held-out rows"
+            f"{self.training.words()}; evaluated on {self.rows:,} held-out rows"
         )
 
     def cells(self, line: dict[str, Any]) -> list[str]:
@@ -87,7 +87,7 @@ class Bits(Experiment):
         }
 
     def further(self, lines: Lines) -> Table:
-        """By bits: the error of each way, a mean over the seeds, and the steps of halting."""
+        """By bits: the error of each setup, a mean over the seeds, and the steps of halting."""
         bits = list(lines[0]["valid"]["by"])
         rows = [[f"error, {way}", *(f"{1 - mean(lines, way, 'valid', 'by', hard, 'exact'):.1%}" for hard in bits)] for way in names(lines)]
         for line in lines:

@@ -1,4 +1,4 @@
-"""The members: each a recipe that reads like its section of the literature, in one explicit table."""
+"""The members: one recipe each, in one table."""
 
 from formers.family.members import MEMBERS, Member, create, members, spec
 

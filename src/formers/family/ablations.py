@@ -1,7 +1,7 @@
-"""What a Transformer is without one of its parts: the lecture's necessities and tricks (CS224N), each taken away by itself.
+"""Ablations of a Transformer: each removes one of the necessities and tricks of the CS224N lecture.
 
-An ablation is a function from a spec to a spec, which changes what its name says and nothing else. What a spec does not have cannot be
-taken away: that is refused.
+An ablation is a function from a spec to a spec, which changes what its name says and nothing else. It raises if the spec does not have
+the part.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from formers.residual import NormOnly, Plain, PostNorm, PreNorm
 
 
 def without_positions(spec: Spec) -> Spec:
-    """Nothing is added to the tokens that tells where they stand: a row is a bag of them, but for what a mask tells."""
+    """No positional encoding: a row is a bag of tokens, except for the order that a mask gives."""
     if not spec.position.absolute:
-        raise _lacks(spec, "no positions that are added to its tokens")
-    if isinstance(spec.position, Coordinate):  # which tell the depth step, too, and go on doing so
+        raise _lacks(spec, "no positional encoding that is added to its tokens")
+    if isinstance(spec.position, Coordinate):  # which also encode the depth step, and continue to do so
         return spec.replace(position=Coordinate(place="none", step=spec.position.step))
     return spec.replace(position=NoPosition())
 
 
 def without_feed_forward(spec: Spec) -> Spec:
-    """Attention alone: averages of averages, without a non-linearity but the softmax."""
+    """Attention only: averages of averages, without a non-linearity but the softmax."""
     if isinstance(spec.feedforward, NoFeedForward):
         raise _lacks(spec, "no feed-forward network")
     return spec.replace(feedforward=NoFeedForward())
 
 
 def without_mask(spec: Spec) -> Spec:
-    """Every token sees those it is to predict.
+    """Every token attends to all tokens, including those it predicts.
 
-    A language model over Full is refused elsewhere, and rightly. Here the head says that it does not write (MaskedLM, which has the same
-    weights and the same loss), and whoever judges it as a language model must put the mask back.
+    A language model over Full is an error elsewhere. Here the head is MaskedLM, which has the same weights and the same loss and does not
+    generate; to evaluate it as a language model, restore the mask.
     """
     if not all(isinstance(pattern, Causal) for _, pattern in spec.layers) or type(spec.head) is not LanguageModel:
-        raise _lacks(spec, "no causal mask over all tokens with a plain softmax behind it")
+        raise _lacks(spec, "no causal mask over all tokens with a plain softmax")
     if _dot_product(spec) is None or isinstance(spec.feedforward, SeparableConv):
-        raise _lacks(spec, "an order that is in its weights, too, and not in a mask alone")
+        raise _lacks(spec, "an order in its weights, not only in its mask")
     return spec.replace(pattern=Full(), head=MaskedLM(**dict(spec.head)))
 
 
 def without_residual(spec: Spec) -> Spec:
-    """The norms stay, and a sublayer's answer replaces the stream instead of joining it."""
+    """The norms stay; the output of a sublayer replaces its input instead of being added to it."""
     norms = {name: value for name, value in spec.residual if name in NormOnly.model_fields}
     return spec.replace(residual=NormOnly(of=_has_both(spec), **norms))
 
 
 def without_norm(spec: Spec) -> Spec:
-    """The residual connections stay, and nothing is normalised."""
+    """The residual connections stay; the norms are removed."""
     return spec.replace(residual=Plain(of=_has_both(spec)))
 
 
 def without_scaling(spec: Spec) -> Spec:
-    """Dot products enter the softmax as they are, as large as heads are wide."""
+    """Dot products are not divided by the square root of the head dimension."""
     attention = _dot_product(spec)
     if attention is None or not attention.scaled:
         raise _lacks(spec, "no scaled dot-product attention")
@@ -68,7 +68,7 @@ def without_scaling(spec: Spec) -> Spec:
 
 
 def with_one_head(spec: Spec) -> Spec:
-    """One head as wide as all of them: as many parameters, one softmax a layer."""
+    """One head with the width of all heads: the same number of parameters, one softmax per layer."""
     if spec.heads == 1:
         raise _lacks(spec, "one head already")
     sizes = spec.sizes
@@ -85,22 +85,22 @@ ABLATIONS: dict[str, Callable[[Spec], Spec]] = {
     "scaling": without_scaling,
     "heads": with_one_head,
 }
-"""By the name of what is taken away."""
+"""Keyed by the name of the removed part."""
 
 
 def _dot_product(spec: Spec) -> DotProduct | None:
-    """The dot-product attention that all layers have; None where one has another attention."""
+    """The dot-product attention of all layers; None if a layer has another attention."""
     kinds = set(spec.attention.kinds)
     only = kinds.pop()
     return only if not kinds and isinstance(only, DotProduct) else None
 
 
 def _has_both(spec: Spec) -> Literal["pre", "post"]:
-    """Where the norm of a residual connection stands."""
+    """The position of the norm in the residual connection."""
     if not isinstance(spec.residual, PreNorm | PostNorm):
-        raise _lacks(spec, f"the residual {type(spec.residual).__name__}, of which norm and sum cannot be taken apart")
+        raise _lacks(spec, f"the residual {type(spec.residual).__name__}, whose norm and sum cannot be separated")
     return "pre" if isinstance(spec.residual, PreNorm) else "post"
 
 
 def _lacks(spec: Spec, what: str) -> FormersError:
-    return FormersError(f"{spec.name or 'this model'} has {what}, so that nothing can be taken away: leave this ablation out.")
+    return FormersError(f"{spec.name or 'this model'} has {what}, so there is nothing to remove: leave this ablation out.")

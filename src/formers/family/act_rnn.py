@@ -26,7 +26,7 @@ PARITY: dict[str, Any] = {"cell": "tanh", "dim": 128, "steps": 100, "length": 1,
 LOGIC: dict[str, Any] = {**PARITY, "cell": "lstm", "length": 10}
 ADDITION: dict[str, Any] = {**LOGIC, "dim": 512, "steps": 20, "length": 5}
 SORT: dict[str, Any] = {**LOGIC, "dim": 512, "length": 30}
-# Adam with a rate that stays; he has sixteen asynchronous threads, each with batches of these sizes.
+# Adam with a constant rate; the paper uses sixteen asynchronous threads, each with batches of these sizes.
 _PAPER: dict[str, Any] = {"learning_rate": 1e-4, "schedule": "constant", "warmup": 0, "weight_decay": 0.0}
 TRAINING: dict[str, dict[str, Any]] = {
     "": {"learning_rate": 1e-3, "weight_decay": 0.0, "batch": 64}, "parity": {**_PAPER, "batch": 128}, "logic": {**_PAPER, "batch": 16},
@@ -55,9 +55,9 @@ def act_rnn(
     if classes is None and vocab is None and features is None:
         raise FormersError("act-rnn has no input: give features and classes for vectors, or vocab for tokens.")
     if classes is None and vocab is None:
-        raise FormersError(f"act-rnn with features={features} says which class each of them has: give classes, or vocab for tokens.")
+        raise FormersError(f"act-rnn with features={features} predicts a class for each vector: give classes, or vocab for tokens.")
     if classes is None and places > 1:
-        raise FormersError(f"places={places} is the number of classes a position has, and without classes it has none: give classes.")
+        raise FormersError(f"places={places} is the number of targets per position, which needs classes: give classes.")
     writes = classes is None
     return Spec(
         name="act-rnn", vocab=vocab, features=features, heads=1, **sizes.fields, position=NoPosition(),

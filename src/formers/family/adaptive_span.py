@@ -1,4 +1,4 @@
-"""Adaptive attention span (Sukhbaatar et al., 2019): heads learn how far back they look, and what they do not look at is not computed.
+"""Adaptive attention span (Sukhbaatar et al., 2019): each head learns how far back it attends; keys beyond its span are not computed.
 
 Equations E60-E64; docs/adaptive-span.md.
 """
@@ -22,7 +22,7 @@ from formers.position import NoPosition
 from formers.score import DynamicSpan, FixedSpan, Score, Span
 
 # The authors' enwik8, 12 layers: 38 million parameters. Their dropout is on the weights of attention, and inside the feed-forward network,
-# where ours is on what sublayers give.
+# where ours is on the outputs of sublayers.
 BASE: dict[str, Any] = {
     "dim": 512, "heads": 8, "layers": 12, "hidden": 2048, "length": 512, "span": 8192, "ramp": 32, "span_penalty": 5e-7, "dropout": 0.3,
     "attention_dropout": 0.3, "norm": "post", "activation": "relu", "tied": False,
@@ -51,9 +51,9 @@ def adaptive_span(
     memory: PositiveInt | None = None,
     tied: bool = True,
 ) -> Spec:
-    """Every head sees as far back as it has learnt to, `span` tokens at the most, the token itself not among them.
+    """Each head attends to the keys within its learned span, at most `span` tokens before the query, without the query itself.
 
-    Spans begin at `init` of the maximum. With `dynamic` every token has spans of its own; with `fixed` all are at the maximum for good.
+    Spans start at the share `init` of the maximum. With `dynamic` every token has its own spans; with `fixed` all stay at the maximum.
     """
     if ramp < 2 and not fixed:
         raise FormersError(f"ramp={ramp} leaves a span of 0 without a key, so that it could never grow: give at least 2.")
@@ -61,7 +61,7 @@ def adaptive_span(
     if fixed:
         if dynamic or init is not None:
             given = "dynamic=True" if dynamic else f"init={init}"
-            raise FormersError(f"fixed=True keeps every span at span={span}, and {given} is of spans that learn: leave one of them out.")
+            raise FormersError(f"fixed=True keeps every span at span={span}, and {given} is for learned spans: leave one of them out.")
         score = FixedSpan(span=span)
     elif dynamic:
         score = DynamicSpan(span=span, ramp=ramp, penalty=span_penalty, **({} if init is None else {"init": init}))

@@ -51,12 +51,12 @@ def bigbird(
 ) -> Spec:
     """An encoder of long rows over window, global and random blocks: masked language model, classifier, or encoder-decoder.
 
-    With `classes` it judges whole rows; with `decoder_layers` a decoder, which attends fully, writes what it has read. `extra` learned
-    vectors stand before every row as its global tokens; then no block is global unless `global_blocks`, else 2, says so. `pattern_seed`
+    With `classes` it classifies whole rows; `decoder_layers` adds a decoder with full attention. `extra` learned
+    vectors before every row are its global tokens; `global_blocks` is then 0 by default, else 2. `pattern_seed`
     draws the random blocks.
     """
     if decoder_layers and classes is not None:
-        raise FormersError(f"classes={classes} and decoder_layers={decoder_layers} are two things to do: give one of them.")
+        raise FormersError(f"classes={classes} and decoder_layers={decoder_layers} are two different models: give one of them.")
     blocks = (0 if extra else 2) if global_blocks is None else global_blocks
     pattern: Pattern = BigBird(block=block, window=window, global_blocks=blocks, random_blocks=random_blocks, seed=pattern_seed)
     common: dict[str, Any] = dict(

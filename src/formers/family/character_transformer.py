@@ -19,7 +19,7 @@ from formers.model import Spec
 from formers.patterns import Causal
 
 # The paper's T64: 235 million parameters in training, 219 million at inference. Its section 3 has dropout of 0.55 in the attention and
-# ReLU layers; that there is none on what sublayers answer, and that the head is not tied, we have assumed.
+# ReLU layers; we assume no dropout on sublayer outputs, and an untied head.
 BASE: dict[str, Any] = {
     "dim": 512, "heads": 2, "layers": 64, "hidden": 2048, "length": 512, "dropout": 0.0, "attention_dropout": 0.55,
     "activation_dropout": 0.55, "norm": "post", "tied": False,
@@ -33,7 +33,7 @@ _PAPER: dict[str, Any] = {
     "batch": 16,
 }  # fmt: skip
 TRAINING: dict[str, dict[str, Any]] = {"": {"learning_rate": 2e-3}, "base": _PAPER, "t12": _PAPER}
-# Every character from the 512 before it, in a window that is computed anew for each: what its tables report, and slow.
+# Each character is predicted from the 512 before it, in a separate window: the protocol of its tables, and slow.
 EVALUATION: dict[str, dict[str, Any]] = {"base": {"kind": "sliding"}, "t12": {"kind": "sliding"}}
 
 
@@ -48,14 +48,14 @@ def character_transformer(
     targets: PositiveInt | None = None,
     tied: bool = True,
 ) -> Spec:
-    """A deep decoder that learns in every layer: positions are told to each, and each predicts the next tokens while it is young.
+    """A deep decoder with positions added in every layer, and auxiliary next-token losses at intermediate layers early in training.
 
-    Without `auxiliary` it learns from the last layer's next token alone. With it, losses of intermediate layers end by the "cut-off"
-    unless `intermediate` says otherwise, and 2 `targets` are asked for unless another number is given.
+    Without `auxiliary` only the last layer has a loss. With it, losses of intermediate layers end by the "cut-off"
+    schedule by default, and each position has 2 `targets` by default.
     """
     if not auxiliary and (intermediate, targets) != (None, None):
         name, value = ("intermediate", intermediate) if intermediate is not None else ("targets", targets)
-        raise FormersError(f"{name}={value} is of the auxiliary losses, and auxiliary=false has none: leave one of them out.")
+        raise FormersError(f"{name}={value} is for auxiliary losses, and auxiliary=false has none: leave one of them out.")
     plain = LanguageModel(tied=tied)
     return Spec(
         name="character-transformer", vocab=vocab, **sizes.fields, position=positions(position), pattern=Causal(),

@@ -1,4 +1,4 @@
-"""Options that every member has beside those of its recipe: they change the spec that the recipe gives."""
+"""Options that every member has besides those of its recipe: they change the spec of the recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def adjusted(
 ) -> Spec:
     """The spec with other norms, those of its encoder too, and with or without a bias of its tokens' logits; None changes nothing.
 
-    `norm_epsilon` is what every norm adds to the variance, and `final_norm` says whether one stands between the last block and the head.
+    `norm_epsilon` is added to the variance in every norm; `final_norm` is whether there is a norm between the last block and the head.
     """
     norms = {"epsilon": norm_epsilon, "final": final_norm}
     spec = _with_norms(spec, {name: value for name, value in norms.items() if value is not None})
@@ -21,7 +21,7 @@ def adjusted(
         return spec
     if "bias" not in type(spec.head).model_fields:
         raise FormersError(
-            f"output_bias={output_bias} is of heads that predict tokens, and {type(spec.head).__name__} is none: leave output_bias out."
+            f"output_bias={output_bias} is for heads that predict tokens, and {type(spec.head).__name__} does not: leave output_bias out."
         )
     return spec.replace(head=spec.head.replace(bias=output_bias))
 
@@ -33,7 +33,7 @@ def _with_norms(spec: Spec, changes: dict[str, float | bool]) -> Spec:
     for name, option in (("epsilon", "norm_epsilon"), ("final", "final_norm")):
         if name in changes and name not in type(residual).model_fields:
             raise FormersError(
-                f"{option}={changes[name]} is of LayerNorms, and {type(residual).__name__} has none: leave {option} out, or use norm=pre."
+                f"{option}={changes[name]} is for LayerNorms, and {type(residual).__name__} has none: leave {option} out, or use norm=pre."
             )
     encoder = None if spec.encoder is None else _with_norms(spec.encoder, changes)
     return spec.replace(residual=residual.replace(**changes), encoder=encoder)

@@ -44,14 +44,14 @@ def gtrxl(
     cutoffs: tuple[PositiveInt, ...] | None = None,
     division: PositiveInt = 1,
 ) -> Spec:
-    """Every step sees exactly the last `memory` steps, itself among them; gate="sum" is TrXL-I, and norm="post" is TrXL.
+    """Every step attends to exactly the last `memory` steps, including itself; gate="sum" is TrXL-I, and norm="post" is TrXL.
 
     With same_length=False a step sees its segment up to itself and the `memory` steps before it, as in Transformer-XL. memory=1 shows a
     step nothing but itself: a policy without memory.
     """
     if memory < 1:
         raise FormersError(
-            f"memory={memory} shows every step nothing, not even itself: give memory=1 for a policy without memory, or more."
+            f"memory={memory} leaves no step to attend to, not even itself: give memory=1 for a policy without memory, or more."
         )
     return Spec(
         name="gtrxl", vocab=vocab, **sizes.fields, position=NoPosition(),
@@ -67,5 +67,5 @@ def _residual(norm: str, gate: Kind | None, bias: float | None) -> Residual:
         return Gated(gate=gate or "gru", bias=bias)
     if gate is not None or bias is not None:
         given = f"gate={gate}" if gate is not None else f"gate_bias={bias}"
-        raise FormersError(f"{given} stands behind norms that are reordered, and norm=post sums: leave one of them out.")
+        raise FormersError(f"{given} needs norm=reordered, and norm=post has no gate: leave one of them out.")
     return PostNorm()

@@ -26,7 +26,7 @@ BASE = {
 
 NEVER = {
     "causal": (
-        "linformer cannot be causal: each of its projected keys is made of the whole row, so that the past would see the future; "
+        "linformer cannot be causal: each of its projected keys is made of the whole row, so the past would see the future; "
         "use the decoder or another causal member, and leave causal out."
     )
 }
@@ -45,9 +45,9 @@ def linformer(
     position: str = "sinusoidal",
     tied: bool = True,
 ) -> Spec:
-    """An encoder of linear cost: `rank` projected keys instead of all; a masked language model, or with `classes` a classifier.
+    """An encoder with linear cost: `rank` projected keys; a masked language model, or with `classes` a classifier.
 
-    The rank is 64 unless given, or the length where that is less: a share of the length would make the cost quadratic again.
+    The default rank is 64, or the length if that is less: a rank proportional to the length would make the cost quadratic again.
     """
     return Spec(
         name="linformer", vocab=vocab, features=features, **sizes.fields,

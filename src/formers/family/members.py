@@ -41,14 +41,14 @@ class Member(NamedTuple):
     recipe: Callable[..., Spec]
     presets: Mapping[str, Mapping[str, Any]]
     training: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-    """By preset, "" where none is chosen: settings, or `row_tokens` for a batch of so many tokens, whatever the length of its rows."""
+    """Training settings, keyed by preset name; the empty string is the default. `row_tokens` sets the tokens per batch."""
     evaluation: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-    """By preset: how its paper reads a text to evaluate it, as options of training's `Protocol`."""
+    """Evaluation protocol of its paper, keyed by preset name, as options of `evaluation.Protocol`."""
     never: Mapping[str, str] = MappingProxyType({})
-    """Options that people look for and that the member cannot have, each with the sentence that says why."""
+    """Options that users may expect and the member does not support, each with its error message."""
     groups: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
-    """Options that set several others: by option and word, the values of the others. The first word is the default and sets none. Where
-    one of the others is given as well, that value is used."""
+    """Options that set several others: by option and value, the values of the others. The first value is the default and sets none. If
+    one of the others is given as well, the given value is used."""
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -58,11 +58,11 @@ class Member(NamedTuple):
 
     @property
     def options(self) -> list[str]:
-        """The names of these."""
+        """The names of the options."""
         return list(self.parameters)
 
     def spec(self, what: str, options: Mapping[str, Any]) -> Spec:
-        """The spec of options, which are checked; a sentence about a wrong one begins with `what`."""
+        """The spec for options, after checking them; error messages begin with `what`."""
         options = self._ungrouped(what, options)
         own, sizes = get_type_hints(self.recipe, include_extras=True), default_sizes(self.recipe)
         shared = {} if sizes is None else get_type_hints(type(sizes[1]), include_extras=True)
@@ -75,7 +75,7 @@ class Member(NamedTuple):
         return adjusted(self.recipe(**given), **common)
 
     def _ungrouped(self, what: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options with each that sets several others replaced by those that are not given."""
+        """The options, with each option that sets several others replaced by those others that are not given."""
         for option, words in self.groups.items():
             word = options.get(option, next(iter(words)))
             if not isinstance(word, str) or word not in words:
@@ -151,7 +151,7 @@ MEMBERS: dict[str, Member] = {
 
 
 def _choice(option: str, words: list[str]) -> inspect.Parameter:
-    """The parameter of an option that takes one of some words, the first unless given."""
+    """The parameter of an option that takes one of some words; the first is the default."""
     kind = f"Literal[{', '.join(map(repr, words))}]"
     return inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=words[0], annotation=kind)
 
@@ -186,5 +186,5 @@ def spec(name: str, *, preset: str | None = None, **options: Any) -> Spec:
 
 
 def create(name: str, *, preset: str | None = None, **options: Any) -> Model:
-    """The model of a member, freshly initialised: build(spec(name, ...))."""
+    """A newly initialised model of a member: build(spec(name, ...))."""
     return build(spec(name, preset=preset, **options))

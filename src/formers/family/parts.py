@@ -1,4 +1,4 @@
-"""The words that recipes and the command line use for parts, and the parts they stand for."""
+"""The option values that recipes and the command line use for parts, such as norm="pre"."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ RESIDUALS: dict[str, Residual] = {
 
 
 def position(word: str, offset: int = 0) -> Position:
-    """The position part of a word; with an offset, one whose rows start anywhere up to it in training."""
+    """The position part of a word; with an offset, rows start at a random position up to it in training."""
     found = _named("position", word, POSITIONS)
     if not offset:
         return found
     if not isinstance(found, Sinusoidal):
-        raise FormersError(f"offset={offset} moves sines of positions, and position={word} has none: leave one of them out.")
+        raise FormersError(f"offset={offset} is for sinusoidal positions, and position={word} has none: leave one of them out.")
     return Sinusoidal(offset=offset)
 
 
 def tokens_or(features: int | None, fact: int | None = None) -> Input:
-    """The input of a member: tokens, facts of so many words, or so many features."""
+    """The input of a member: tokens, facts of `fact` words, or vectors of `features` values."""
     return Facts(words=fact) if fact is not None else Tokens() if features is None else Features()
 
 
@@ -49,19 +49,19 @@ def words(
     label_smoothing: float = 0.0,
     loss_chunk: int | None = None,
 ) -> Head:
-    """The head of a language model: an adaptive softmax with cutoffs, which are chosen where they are None; without any a full one.
+    """The head of a language model: an adaptive softmax with cutoffs (None: chosen from the vocabulary), or a full softmax with cutoffs=[].
 
-    loss_chunk: the full one, whose logits are made for so many positions at a time in training.
+    loss_chunk: for the full softmax, the number of positions whose logits are computed at a time in training.
     """
     if loss_chunk is not None and (cutoffs or division > 1):
         other = f"cutoffs={list(cutoffs)}" if cutoffs else f"division={division}"
-        raise FormersError(
-            f"loss_chunk={loss_chunk} slices one softmax over all tokens, and {other} is of an adaptive one: leave one of them out."
-        )
+        raise FormersError(f"loss_chunk={loss_chunk} is for a full softmax, and {other} is for an adaptive one: leave one of them out.")
     if cutoffs and label_smoothing:
         raise FormersError(f"label_smoothing={label_smoothing} has no meaning with cutoffs={list(cutoffs)}: leave one of them out.")
     if division > 1 and cutoffs == ():
-        raise FormersError(f"division={division} is of the clusters that cutoffs make, and cutoffs=[] makes none: leave one of them out.")
+        raise FormersError(
+            f"division={division} is for an adaptive softmax, and cutoffs=[] is a full one: leave one of them out."
+        )
     if cutoffs is None:
         cutoffs = () if label_smoothing or loss_chunk else chosen_cutoffs(vocab)
     if not cutoffs:

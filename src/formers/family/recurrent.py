@@ -20,7 +20,7 @@ from formers.recurrent.cells import Cell
 # Zaremba et al. (2014), Penn Treebank, from memory: two layers of LSTM, dropout on all connections but the recurrent ones.
 MEDIUM: dict[str, Any] = {"cell": "lstm", "dim": 650, "layers": 2, "length": 35, "dropout": 0.5, "tied": False}
 LARGE: dict[str, Any] = {**MEDIUM, "dim": 1500, "dropout": 0.65}
-# They descend with plain SGD, whose rate of 1 falls by a factor once an epoch; this is AdamW with a rate that falls to the end.
+# The paper uses SGD with a rate of 1 that decays once per epoch; this is AdamW with a rate that decays until the end.
 TRAINING: dict[str, dict[str, Any]] = {
     "": {"learning_rate": 5e-3, "weight_decay": 0.0},
     "base": {"learning_rate": 2e-3, "weight_decay": 0.0, "batch": 20, "clip": 5.0},
@@ -39,7 +39,7 @@ def rnn(
     cutoffs: tuple[PositiveInt, ...] | None = None,
     division: PositiveInt = 1,
 ) -> Spec:
-    """A token sees all that was read before it, through the states of `layers` cells, which go on from segment to segment."""
+    """A stack of `layers` recurrent cells, whose states are carried from segment to segment."""
     return Spec(
         name="rnn", vocab=vocab, heads=1, **sizes.fields, position=NoPosition(), pattern=Causal(),
         attention=Recurrent(cell=cell), memory=Carry(), residual=residual(norm), depth=Stacked(layers=layers),

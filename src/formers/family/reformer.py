@@ -1,9 +1,9 @@
 """The Reformer (Kitaev et al., 2020): LSH attention, reversible layers and chunking, for long rows in little memory.
 
-Ours is the paper's: keys are queries of length 1, a pair that meets in several rounds counts once, and a query sees its own bucket only.
-Scores of these unit keys are not scaled unless `scaled`, as in the authors' code and transformers (docs/reformer-claims.md shows why).
-With whole buckets (reach "bucket", the default) nothing later changes anything earlier; reach "chunk" is the paper's. The option
-`convention` sets what the code of others does differently: `CONVENTIONS`.
+The default follows the paper: keys are normalised queries, a pair in several rounds counts once, and a query sees its own bucket only.
+Scores of these unit keys are not scaled by default, as in the authors' code and transformers (docs/reformer-claims.md shows why).
+With whole buckets (reach "bucket", the default) no later token changes an earlier output; reach "chunk" is the paper's. The option
+`convention` sets the choices of other implementations: `CONVENTIONS`.
 
 Equations E90-E98; docs/reformer.md.
 """
@@ -40,7 +40,7 @@ CONVENTIONS: dict[str, dict[str, Any]] = {
         "key_epsilon": 0.0, "ends": "mean", "tied": False, "embedding_scale": "none", "norm_epsilon": 1e-5,
     },
 }  # fmt: skip
-"""The values of `convention`: the paper as ours has it (the defaults), the authors' code (trax), the Reformer of transformers, and
+"""The values of `convention`: the paper (the defaults), the authors' code (trax), the Reformer of transformers, and
 reformer-pytorch (lucidrains). docs/reformer.md compares them."""
 
 # The paper's enwik8-64K (section 5): 12 layers, 1.19 bits per byte after 20,000 steps. It names neither chunk nor rounds for it:
@@ -81,12 +81,12 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 
 Word = Literal["lsh", "local", "full", "separate"]
-"""The attention of a layer: by hashing; over the own chunk of positions and the one before; over all pairs with queries as keys; or over
-all pairs with keys of their own."""
+"""The attention of a layer: LSH; local, over its chunk of positions and the one before; over all pairs with queries as keys; or over
+all pairs with separate keys."""
 
 
 def listed(words: Any) -> Any:
-    """The words of a text "local,lsh", as the command line gives them; anything else as it is."""
+    """Splits a string "local,lsh", as the command line gives it; any other value is returned unchanged."""
     return tuple(word.strip() for word in words.split(",")) if isinstance(words, str) else words
 
 
@@ -123,16 +123,16 @@ def reformer(
 ) -> Spec:
     """LSH attention in reversible layers: a language model, an encoder (causal=False, or with `classes`), or with `decoder_layers` both.
 
-    `attention` names that of each layer in turn, as in local,lsh. The chunk is 64 unless given, or the length where that is less, and so
-    is the local chunk. Positions are axial, of a shape that the length decides unless `shape` does. `hash_seed` draws the rotations.
-    `ff_chunk` and `loss_chunk` are the tokens for which hidden activations and logits are there at once.
+    `attention` lists the kinds that layers cycle through, as in local,lsh. The default chunk is 64, or the length if that is less, and so
+    is the local chunk. Positions are axial; the default `shape` follows from the length. `hash_seed` draws the rotations.
+    `ff_chunk` and `loss_chunk` are the numbers of tokens whose hidden activations and logits are computed at once.
     """
     causal = not (classes or decoder_layers) if causal is None else causal
     if decoder_layers and (causal or classes is not None):
         given = "causal=True" if causal else f"classes={classes}"
-        raise FormersError(f"{given} and decoder_layers={decoder_layers} are two things to do: give one of them.")
+        raise FormersError(f"{given} and decoder_layers={decoder_layers} are two different models: give one of them.")
     if not attention:
-        raise FormersError("attention=[] leaves layers without any: name at least one, as in attention=lsh or attention=local,lsh.")
+        raise FormersError("attention=[] gives no layer an attention: name at least one, as in attention=lsh or attention=local,lsh.")
     chunk = chunk or min(64, sizes.length)
     lsh = LSH(
         rounds=rounds, chunk=chunk, buckets=buckets, reach=reach, duplicates=duplicates, across_buckets=across_buckets, itself=itself,
@@ -156,14 +156,14 @@ def reformer(
         head = LanguageModel if causal else MaskedLM
         made = head(tied=tied, chunk=loss_chunk) if classes is None else Classify(classes=classes, pool=pool)
         return Spec(name="reformer", vocab=vocab, features=features, head=made, **reads, **common)
-    # LSH has no cross-attention, and what is written is short beside what is read.
+    # LSH has no cross-attention, and targets are short compared with sources.
     writes: dict[str, Any] = dict(attention=plain, pattern=Causal(), depth=Stacked(layers=decoder_layers))
     encoder = Spec(name="reformer's encoder", features=features, head=NoHead(), **reads, **common)
     return Spec(name="reformer", vocab=vocab, encoder=encoder, head=LanguageModel(tied=tied, chunk=loss_chunk), **writes, **common)
 
 
 def visibility(causal: bool, chunk: int) -> tuple[Pattern, Pattern]:
-    """The patterns of a layer over all pairs and of a local one (the own chunk of positions and the one before, or a window around)."""
+    """The patterns of a full layer and of a local one (its chunk of positions and the one before, or if not causal a window)."""
     if causal:
         return Causal(), Blocks(query=chunk, memory=chunk)
     return Full(), Local(window=chunk, causal=False)
@@ -175,7 +175,7 @@ def position_part(word: str, shape: tuple[int, int] | None, dims: tuple[int, int
         return Axial(shape=shape, dims=dims)
     for name, value in (("shape", shape), ("dims", dims)):
         if value is not None:
-            raise FormersError(f"{name}={list(value)} is of axial positions: leave it out of position={word}.")
+            raise FormersError(f"{name}={list(value)} is for axial positions, not position={word}: leave it out.")
     return positions(word)
 
 
@@ -184,5 +184,5 @@ def residual_part(word: str, ends: Literal["mean", "concat", "sum"] | None) -> R
     if ends is None:
         return residual(word)
     if word != "reversible":
-        raise FormersError(f"ends={ends} says how two reversible streams become one: leave it out of norm={word}.")
+        raise FormersError(f"ends={ends} is for reversible layers, not norm={word}: leave it out.")
     return Reversible(ends=ends)

@@ -1,4 +1,4 @@
-"""The recurrent encoder-decoder that attention came from: without it (Sutskever et al., 2014), and with it.
+"""The recurrent encoder-decoder, without attention (Sutskever et al., 2014) and with it.
 
 Additive attention is that of Bahdanau et al. (2015), multiplicative that of Luong et al. (2015), who call it general; their dot is the same
 without a matrix. Equations E144-E149; docs/seq2seq.md.
@@ -21,7 +21,7 @@ from formers.recurrent import Aligned, Recurrent
 from formers.recurrent.cells import Cell
 from formers.residual import Bare
 
-# There is no preset: RNNsearch has embeddings of 620 beside 1,000 units, and a maxout before its softmax; one width is all there is here.
+# There is no preset: RNNsearch has embeddings of 620, 1,000 units and a maxout before its softmax; here all widths are equal.
 TRAINING = {"": {"batch": 64, "learning_rate": 3e-3, "weight_decay": 0.0}}
 
 
@@ -38,7 +38,7 @@ def seq2seq(
     label_smoothing: float = 0.0,
     tied: bool = True,
 ) -> Spec:
-    """Recurrent layers read a source, others write a target and look at it as `alignment` says; "none" starts from its last state alone."""
+    """A recurrent encoder and a recurrent decoder with attention by `alignment`; "none" passes only the encoder's last state."""
     common: dict[str, Any] = dict(
         heads=1, **sizes.fields, position=NoPosition(), residual=Bare(), feedforward=NoFeedForward(),
     )  # fmt: skip
@@ -46,7 +46,7 @@ def seq2seq(
         name="seq2seq's encoder", vocab=source_vocab, attention=Recurrent(cell=cell, direction="both" if bidirectional else "forward"),
         pattern=Full() if bidirectional else Causal(), depth=Stacked(layers=layers), head=NoHead(), **common,
     )  # fmt: skip
-    # All layers of the decoder are in one block: with feeding a token's first layer waits for the last one of the token before.
+    # All layers of the decoder are in one block: with input feeding, a token's first layer depends on the previous token's last one.
     decoder = Aligned(
         cell=cell, layers=layers, alignment="general" if alignment == "multiplicative" else alignment, feeding=feeding,
     )  # fmt: skip

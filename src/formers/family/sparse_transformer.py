@@ -1,4 +1,4 @@
-"""The Sparse Transformer of Child et al. (2019): factorised attention over long rows of bytes, of text, images or sound.
+"""The Sparse Transformer of Child et al. (2019): factorised attention over long rows of bytes: text, images or audio.
 
 Its parts are spread over the model in one of three ways:
 interleaved      A(1) in one layer, A(2) in the next, by turns                  E85
@@ -60,7 +60,7 @@ def sparse_transformer(
     width: PositiveInt | None = None,
     channels: PositiveInt = 1,
 ) -> Spec:
-    """Factorised attention, fixed for text and strided for images (where `width` is given) unless `pattern` says otherwise.
+    """Factorised attention; the default `pattern` is fixed for text and strided for images (if `width` is given).
 
     Unless given, the length is that of the image, or 1,024; the stride a power of two near its root, or the row of an image; and the
     summary an eighth of the stride.
@@ -71,14 +71,14 @@ def sparse_transformer(
     factorised: Strided | Fixed = Strided(stride=stride)
     if pattern == "fixed":
         summary = summary or max(1, stride // 8)
-        # Heads that look at distinct sub-blocks were better (section 4.3). Where each head has one part, half of them look at summaries.
+        # Heads that attend to distinct sub-blocks were better (section 4.3). If each head has one part, half of them attend to summaries.
         looking = sizes.heads // 2 if use == "heads" else sizes.heads
         factorised = Fixed(stride=stride, summary=summary, subblocks=subblocks or max(1, min(looking, stride // summary)))
     elif summary or subblocks:
         name, value = ("summary", summary) if summary else ("subblocks", subblocks)
-        raise FormersError(f"{name}={value} is of pattern=fixed: leave it out of pattern=strided.")
+        raise FormersError(f"{name}={value} is for pattern=fixed, not pattern=strided: leave it out.")
     if width is None and (height is not None or channels > 1):
-        raise FormersError(f"height={height} and channels={channels} are of an image, which has a width: give width, too.")
+        raise FormersError(f"height={height} and channels={channels} are for an image, which needs a width: give width, too.")
     return Spec(
         name="sparse-transformer", vocab=vocab, **replace(sizes, length=length).fields, initialisation="fan-in",
         position=Grid(width=stride) if width is None else Grid(width=width, height=height, channels=channels),
@@ -95,5 +95,7 @@ def spread(pattern: Strided | Fixed, use: str, heads: int) -> Pattern:
     if use == "interleaved":
         return Alternate(*parts)
     if heads < len(parts):
-        raise FormersError(f"use=heads gives each of {len(parts)} parts heads of its own, and heads={heads}: give more, or use=merged.")
+        raise FormersError(
+            f"use=heads needs a head for each of {len(parts)} parts, and heads={heads}: give more, or use=merged."
+        )
     return PerHead(*(parts[head * len(parts) // heads] for head in range(heads)))  # E89

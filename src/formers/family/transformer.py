@@ -1,4 +1,4 @@
-"""The Transformer of Vaswani et al. (2017), three ways: encoder-decoder, encoder, decoder.
+"""The Transformer of Vaswani et al. (2017): encoder-decoder, encoder, decoder.
 
 Equations E1-E18; docs/transformer.md.
 """
@@ -41,7 +41,7 @@ def transformer(
     label_smoothing: float = 0.1,
     tied: bool = True,
 ) -> Spec:
-    """The encoder-decoder: reads a source, writes a target. Without source_vocab both sides share one vocabulary and embedding."""
+    """The encoder-decoder, from a source to a target. Without source_vocab both sides share one vocabulary and embedding."""
     common: dict[str, Any] = dict(
         **sizes.fields, position=positions(position, offset), residual=residual(sizes.norm), depth=Stacked(layers=sizes.layers),
         feedforward=sizes.feedforward,

@@ -27,7 +27,7 @@ WIKITEXT103: dict[str, Any] = {
     "dim": 410, "heads": 10, "head_dim": 41, "layers": 16, "hidden": 2100, "length": 150, "memory": 150, "dropout": 0.1, "norm": "post",
     "activation": "relu",
 }  # fmt: skip
-# Their large models, 277 and 257 million parameters. Dropout, and the segment that they are judged in, are from memory of the scripts.
+# Their large models, 277 and 257 million parameters. Dropout, and the segment that they are evaluated in, are from memory of the scripts.
 LARGE: dict[str, Any] = {
     **ENWIK8, "dim": 1024, "head_dim": 128, "layers": 24, "hidden": 3072, "length": 768, "memory": 768, "dropout": 0.15,
     "attention_dropout": 0.15,
@@ -42,7 +42,7 @@ TRAINING: dict[str, dict[str, Any]] = {
     "large": {**_PAPER, "batch": 64}, "wikitext103-large": {**_PAPER, "batch": 128},
 }  # fmt: skip
 
-# How the authors judge what they train: a memory far longer than that of the training, which the clamp makes readable.
+# The authors' evaluation: a memory much longer than in training, which the clamp makes possible.
 EVALUATION: dict[str, dict[str, Any]] = {
     "base": {"kind": "memory", "segment": 80, "attention_length": 2100, "clamp": 820, "same_length": True},
     "wikitext103": {"kind": "memory", "segment": 64, "attention_length": 640, "clamp": 400, "same_length": True},
@@ -64,9 +64,9 @@ def transformer_xl(
     cutoffs: tuple[PositiveInt, ...] | None = None,
     division: PositiveInt = 1,
 ) -> Spec:
-    """Every token sees its segment up to itself and the `memory` tokens before it; with same_length exactly the last `memory` tokens."""
+    """Every token attends to its segment up to itself and the `memory` tokens before; with same_length to the last `memory` tokens."""
     if same_length and not memory:
-        raise FormersError("same_length=True shows every token the last memory=0 tokens, none at all: give memory at least 1.")
+        raise FormersError("same_length=True with memory=0 leaves no tokens to attend to: give memory at least 1.")
     return Spec(
         name="transformer-xl", vocab=vocab, **sizes.fields, position=NoPosition(),
         pattern=Local(window=memory) if same_length else Causal(),

@@ -1,8 +1,8 @@
-"""The Universal Transformer (Dehghani et al., 2018): one block, applied again and again, that is told where and when it is.
+"""The Universal Transformer (Dehghani et al., 2018): one block, applied repeatedly, with encodings of position and step.
 
 A = LN((H + P^t) + Attention(H + P^t))        H' = LN(A + Transition(A))        t = 1 ... steps
 
-With `act` every position decides by itself after how many steps it halts.
+With `act` each position decides after how many steps it halts.
 Equations E100-E104, E14 and E40-E44; docs/universal-transformer.md.
 """
 
@@ -28,14 +28,14 @@ from formers.score import NoScore, Relative
 
 Signal = Literal["sinusoidal", "learned", "none"]
 
-# The paper's base model, for pairs: one block as wide as six layers of the Transformer's base model have weights.
+# The paper's base model, for pairs: one block with as many weights as six layers of the Transformer's base model.
 BASE: dict[str, Any] = {
     "dim": 1024, "heads": 16, "hidden": 4096, "steps": 6, "decoder_steps": 6, "length": 512, "dropout": 0.1, "norm": "post",
     "activation": "relu", "label_smoothing": 0.1,
 }  # fmt: skip
 # The same with halting after at most twice as many steps.
 ADAPTIVE: dict[str, Any] = {**BASE, "steps": 12, "decoder_steps": 12, "act": "graves"}
-# The authors' code (tensor2tensor, adaptive_universal_transformer_base) as far as our parts are its parts: it also drops activations
+# The authors' code (tensor2tensor, adaptive_universal_transformer_base), as far as our parts match: it also drops activations
 # of the feed-forward network (0.1), has no biases in attention, and puts all sines of a position before all cosines.
 T2T: dict[str, Any] = {**ADAPTIVE, "norm": "pre", "step_signal": "learned", "act": "t2t", "dropout": 0.3, "attention_dropout": 0.1}
 
@@ -45,10 +45,10 @@ TRAINING: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("base", "adaptive", "t2t"), _T2T),
 }
 
-NEVER = {"layers": "universal-transformer has one block, applied again and again: give steps, or decoder_steps, instead of layers."}
+NEVER = {"layers": "universal-transformer has one block, applied repeatedly: give steps, or decoder_steps, instead of layers."}
 
 HALTING = {"halt_epsilon": 0.01, "ponder": 0.01, "halt_bias": 1.0}
-"""The options of halting, and what they are unless given."""
+"""The options of halting and their defaults."""
 
 
 def universal_transformer(
@@ -76,23 +76,23 @@ def universal_transformer(
     label_smoothing: float = 0.0,
     tied: bool = True,
 ) -> Spec:
-    """One block in depth: a language model, an encoder (causal=False or `classes`, with `fact` of stories), or with `decoder_steps` both.
+    """One shared block: a language model, an encoder (causal=False or `classes`; with `fact` for stories), or with `decoder_steps` both.
 
-    With `act` a position takes at most `steps`; `ponder` is the price of one. The step signal is sinusoidal unless given. With `offset`
-    rows start at a random position in training, up to that one. With position="relative" scores tell positions by their distance, up to
-    `clamp`; so they do with a `memory`, where every step sees what it made of the tokens before the segment.
+    With `act` a position takes at most `steps` steps; `ponder` is the cost of one. The step signal is sinusoidal by default. With `offset`
+    rows start at a random position up to it in training. With position="relative" scores depend on the relative distance, up to
+    `clamp`; the same with a `memory`, where each step attends to its own states of the tokens before the segment.
     """
     causal = not (classes or decoder_steps) if causal is None else causal
     if decoder_steps and (causal or classes is not None):
         given = "causal=True" if causal else f"classes={classes}"
-        raise FormersError(f"{given} and decoder_steps={decoder_steps} are two things to do: give one of them.")
+        raise FormersError(f"{given} and decoder_steps={decoder_steps} are two different models: give one of them.")
     relative = position == "relative" or memory is not None
     if clamp is not None and not relative:
-        raise FormersError(f"clamp={clamp} is of relative scores: give position=relative or a memory, or leave clamp out.")
+        raise FormersError(f"clamp={clamp} is for relative scores: give position=relative or a memory, or leave clamp out.")
     halting = {"halt_epsilon": halt_epsilon, "ponder": ponder, "halt_bias": halt_bias}
     for name, value in halting.items():
         if act == "none" and value != HALTING[name]:
-            raise FormersError(f"{name}={value} is of halting, and act=none takes always all steps: give act=graves, or leave {name} out.")
+            raise FormersError(f"{name}={value} is for halting, and act=none always takes all steps: give act=graves, or leave {name} out.")
 
     def depth(count: int) -> Depth:
         if act == "none":
@@ -124,9 +124,9 @@ def universal_transformer(
 
 
 def coordinates(word: str, signal: Signal | None, offset: int, places: bool) -> Position:
-    """The positions of a word; where `places` is False, coordinates tell the step alone."""
+    """The position part of a word; if `places` is False, coordinates encode the step only."""
     if word in ("coordinate", "relative"):
         return Coordinate(place="sinusoidal" if places else "none", step=signal or "sinusoidal", offset=offset)
     if signal is not None:
-        raise FormersError(f"step_signal={signal} is of coordinates: leave it out of position={word}.")
+        raise FormersError(f"step_signal={signal} is for position=coordinate, not position={word}: leave it out.")
     return positions(word, offset)

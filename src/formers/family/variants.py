@@ -1,4 +1,4 @@
-"""A member with options of its own, as a command line names it: decoder, or decoder:layers=2,norm=post."""
+"""A member with options, as on the command line: decoder, or decoder:layers=2,norm=post."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from formers.family.members import member as find_member
 
 
 class Variant(NamedTuple):
-    """A member with options of its own, as in character-transformer:auxiliary=false."""
+    """A member with options, as in character-transformer:auxiliary=false."""
 
     name: str
     member: str
@@ -17,7 +17,7 @@ class Variant(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """What its run is called."""
+        """The folder name of its run."""
         return self.name.replace(":", "-").replace("=", "-").replace(",", "-").replace("/", "-")
 
 

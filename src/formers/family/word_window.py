@@ -33,16 +33,16 @@ def word_window(
     pool: str = "mean",
     tied: bool = True,
 ) -> Spec:
-    """A language model that sees the last layers * window tokens; with causal=False a masked one that sees as many to either side.
+    """A language model over the last layers * window tokens; with causal=False a masked one, with as many to either side.
 
-    With `classes` a classifier of whole sequences, which looks to both sides.
+    With `classes` a classifier of whole sequences, not causal.
     """
     ahead = not causal or classes is not None
     head: Head = LanguageModel(tied=tied)
     if ahead:
         head = MaskedLM(tied=tied) if classes is None else Classify(classes=classes, pool=pool)
     if classes is None and pool != "mean":
-        raise FormersError(f"pool={pool} is of a classifier, and without classes there is none: give classes, or leave it out.")
+        raise FormersError(f"pool={pool} is for classifiers: give classes, or leave it out.")
     return Spec(
         name="word-window", vocab=vocab, heads=1, **sizes.fields, position=NoPosition(),
         pattern=Full() if ahead else Causal(), attention=Window(window=window, activation=activation), residual=residual(norm),

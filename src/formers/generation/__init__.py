@@ -1,4 +1,4 @@
-"""Writing: sampling and beam search with the exact decoding cache."""
+"""Generation: sampling and beam search with an exact KV cache."""
 
 from formers.generation.images import Drawn, sample_images
 from formers.generation.line import Line, tokenizer_of

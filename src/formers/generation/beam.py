@@ -2,8 +2,8 @@
 
 score(y) = log P(y) / ((5 + |y|) / 6)^a        |y| counts the end token, a is the length penalty       E151
 
-Continuations of one length compete by log P. One that ends leaves the beam for good, with its score; what still goes on when the
-tokens are used up is scored as it stands. The search ends when nothing that goes on could still score better than what has ended:
+Continuations of one length are ranked by log P. A finished one leaves the beam with its score; an unfinished one is scored when the
+token limit is reached. The search ends when no unfinished text can still score better than a finished one:
 log P only falls, and the penalty of the longest text is known. With one beam this is greedy decoding, whatever the penalty; with as
 many beams as there are texts it is the exact maximum. From Wu et al., 2016 (section 7), and Vaswani et al., 2017 (section 6.1).
 """
@@ -24,7 +24,7 @@ from formers.model import Model
 
 @dataclass
 class _Beam:
-    """A text of one prompt that goes on: its line, its log-probability, and the row of the reader that has read it."""
+    """An unfinished text of one prompt: its line, its log-probability, and its row in the reader."""
 
     line: Line
     chance: float
@@ -40,16 +40,16 @@ class _Search:
         self.ended: list[Line] = []
 
     def score(self, chance: float, length: int) -> float:
-        """The score of a text of so many tokens and this log-probability."""
+        """The score of a text with this log-probability and number of tokens."""
         return chance / ((5 + length) / 6) ** self.options.length_penalty  # E151
 
     def end(self, line: Line, chance: float, length: int) -> None:
-        """Takes a text that has ended; only as many as are wanted are kept."""
+        """Adds a finished text; only the best `samples` are kept."""
         line.score = self.score(chance, length)
         self.ended = sorted([*self.ended, line], key=lambda text: -text.score)[: self.options.samples]
 
     def extend(self, found: Sequence[tuple[float, int, int]], ends: Ends) -> list[_Beam]:
-        """The best continuations (log-probability, which of the going, token): those that end are taken out, the others go on."""
+        """Takes the best continuations (log-probability, index of the beam, token): finished ones leave the beam, the others continue."""
         new = []
         for chance, which, token in found:
             parent = self.going[which]
@@ -63,7 +63,7 @@ class _Search:
 
     @property
     def done(self) -> bool:
-        """Whether nothing that goes on can still change what is found."""
+        """Whether no unfinished text can still change the result."""
         if not self.going:
             return True
         best = max(self.score(beam.chance, self.options.max_new_tokens) for beam in self.going)
@@ -72,7 +72,7 @@ class _Search:
 
 @torch.inference_mode()
 def search(model: Model, lines: list[Line], options: Options, ends: Ends) -> Iterator[list[Line]]:
-    """The best texts of each line's prompt, best first, a prompt at a time as they are found."""
+    """The best texts of each line's prompt, best first; yields prompt by prompt as they finish."""
     assert options.beams is not None
     reader = reader_of(model, lines)
     searches = [_Search(line, row, options) for row, line in enumerate(lines)]

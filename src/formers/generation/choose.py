@@ -1,10 +1,10 @@
-"""The next token, from logits: the likeliest, or one drawn from what the options leave of the distribution.
+"""Chooses the next token from logits: the most likely, or a sample from the filtered distribution.
 
-l_v <- l_v / r if l_v > 0 else l_v r     for every v in the text already: the repetition penalty r     E150
+l_v <- l_v / r if l_v > 0 else l_v r     for every v already in the text: the repetition penalty r     E150
 p = softmax(l / temperature)             kept to the top_k likeliest tokens, then to the fewest whose p sums to top_p,
                                          then to those with p >= min_p max(p)                          E22
 
-A row draws from numbers of its own, so that it is written the same whoever else is in the batch.
+Each row has its own random numbers, so its text does not depend on the other rows of the batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from formers.core.random import generator
 from formers.generation.options import Options
 
 BLOCK = 64
-"""How many random numbers are made at once."""
+"""Number of random numbers generated at once."""
 
 
 def choose(logits: Tensor, options: Options, draws: Sequence[Iterator[float]], seen: Tensor | None = None) -> list[int]:
@@ -37,7 +37,7 @@ def choose(logits: Tensor, options: Options, draws: Sequence[Iterator[float]], s
 
 
 def refuse_diverged(best: Tensor) -> None:
-    """Refuses logits of which the largest of a row, best (rows,), is no number: NaN counts as the largest of all."""
+    """Raises if the largest logit of a row, best (rows,), is not finite: NaN counts as the largest of all."""
     if not all(map(math.isfinite, best.tolist())):
         raise FormersError("the model's logits are not finite: its training has diverged; use an earlier checkpoint.")
 
@@ -48,9 +48,9 @@ def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 
 
 def probabilities(logits: Tensor, options: Options) -> Tensor:
-    """The distribution (rows, vocab), in float64, that a token is drawn from; what the options leave out has 0."""
+    """The distribution (rows, vocab), in float64, that a token is sampled from; filtered tokens have 0."""
     logits = logits.double()
-    logits = (logits - logits.amax(dim=-1, keepdim=True)) / options.temperature  # the likeliest is 0 at any temperature
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / options.temperature  # the most likely is 0 at any temperature
     if options.top_k is not None and options.top_k < logits.shape[-1]:
         kept = logits.argsort(dim=-1, descending=True, stable=True)[:, : options.top_k]
         logits = torch.full_like(logits, float("-inf")).scatter(1, kept, logits.gather(1, kept))
@@ -65,7 +65,7 @@ def probabilities(logits: Tensor, options: Options) -> Tensor:
 
 
 def uniforms(seed: int, *keys: int | str) -> Iterator[float]:
-    """Numbers in [0, 1) without end, the same for the same keys."""
+    """An infinite stream of numbers in [0, 1), a function of the keys."""
     random = generator(seed, "sample", *keys)
     while True:
         yield from torch.rand(BLOCK, dtype=torch.float64, generator=random).tolist()

@@ -1,7 +1,7 @@
-"""Texts written side by side: prompts become lines, lines are read in batches, and every step adds a token to each.
+"""Batched generation: prompts become lines, lines are read in batches, and every step adds a token to each.
 
-A line does not depend on the others: it reads no padding, draws from numbers of its own, and its window slides when it is full. So
-lines whose windows will slide are written beside lines of the same length only.
+A line does not depend on the others: it reads no padding, has its own random numbers, and its window slides when it is full. So
+lines whose windows will slide are batched with lines of the same length only.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from formers.model import Model
 Look = Callable[[Sequence[Line], Tensor, Sequence[int]], None]
 """What is called at each step before tokens are added: the lines that go on, their logits (lines, vocab) and the tokens chosen."""
 BATCH = 64
-"""How many lines are written at once, unless one says otherwise."""
+"""Default number of lines per batch."""
 
 
 def ends_of(model: Model, options: Options, texts: bool) -> Ends:
-    """Where the texts of a model end; `texts` says that they are wanted as text, so that there must be a tokenizer."""
+    """The end conditions of a model's texts; `texts`: the result is text, so a tokenizer is needed."""
     if not hasattr(model, "spec"):
         raise FormersError(f"the model is a {type(model).__name__}: give what formers.load, formers.create or formers.build returns.")
     if model.spec.image is not None:
@@ -39,7 +39,7 @@ def ends_of(model: Model, options: Options, texts: bool) -> Ends:
     if not model.spec.head.generates:
         head = type(model.spec.head).__name__
         raise FormersError(
-            f"{model.spec.name or 'this model'} with the {head} head does not write text: use a language model, such as decoder, or an "
+            f"{model.spec.name or 'this model'} with the {head} head does not generate text: use a language model, such as decoder, or an "
             "encoder-decoder, such as transformer."
         )
     needed = texts or bool(options.stop) or is_answering(model)
@@ -47,14 +47,14 @@ def ends_of(model: Model, options: Options, texts: bool) -> Ends:
 
 
 def lines_of(model: Model, prompts: Iterable[Sequence[int]], options: Options, ends: Ends) -> Iterator[Line]:
-    """The lines of prompts, each as often as samples are wanted, with nothing written yet.
+    """New lines for prompts, one for each sample.
 
-    A line's random numbers are a function of the seed, of its prompt and of how often that prompt came before, so that neither the
-    batch nor its order changes what is written for a prompt.
+    A line's random numbers are a function of the seed, its prompt and how often that prompt occurred before, so neither the
+    batch nor its order changes the text of a prompt.
     """
     seed = int(torch.randint(2**62, ())) if options.seed is None else options.seed
     before: Counter[tuple[int, ...]] = Counter()
-    # A beam search finds its texts from one line, and its draws are not used.
+    # A beam search starts from one line and uses no random numbers.
     samples = 1 if options.beams is not None else options.samples
     for number, prompt in enumerate(prompts):
         ids = [int(token) for token in prompt]
@@ -71,7 +71,7 @@ def lines_of(model: Model, prompts: Iterable[Sequence[int]], options: Options, e
 
 
 def _check_ids(model: Model, ids: Sequence[int]) -> None:
-    """Refuses ids that the model does not know, also those that no tensor of integers holds."""
+    """Raises for ids out of range, also for those that do not fit into an int64 tensor."""
     spec = model.spec
     vocab = (spec.encoder.vocab if spec.encoder is not None else None) or spec.vocab
     assert vocab is not None
@@ -81,7 +81,7 @@ def _check_ids(model: Model, ids: Sequence[int]) -> None:
 
 
 def start_of(tokenizer: Tokenizer | None) -> list[int]:
-    """What stands before a text that begins with nothing: its begin token, a line break, or for who has neither the first id."""
+    """The ids before an empty prompt: the begin token, else a line break, else the first id."""
     if tokenizer is None:
         return [0]
     if "begin" in tokenizer.specials:
@@ -93,7 +93,7 @@ def start_of(tokenizer: Tokenizer | None) -> list[int]:
 
 
 def batches(model: Model, lines: Iterable[Line], options: Options, size: int = BATCH) -> Iterator[list[Line]]:
-    """The lines in groups that are written together: at most `size`, of equal length where their windows will slide."""
+    """The lines in batches of at most `size`, of equal length if their windows will slide."""
     limit, lines = limit_of(model), iter(lines)
     while batch := list(islice(lines, size)):
         if limit is None or max(len(line.read) for line in batch) + options.max_new_tokens <= limit:
@@ -104,16 +104,16 @@ def batches(model: Model, lines: Iterable[Line], options: Options, size: int = B
 
 
 def reader_of(model: Model, lines: Sequence[Line]) -> Reader:
-    """The reader of some lines, which has read nothing."""
+    """A new reader of some lines."""
     sources = [line.source for line in lines if line.source is not None]
     return Reader(model, [line.read for line in lines], sources or None)
 
 
 @torch.inference_mode()
 def write(model: Model, lines: list[Line], options: Options, ends: Ends, look: Look | None = None) -> Iterator[None]:
-    """Writes the lines, a token each between two yields, until all have ended; what has been written stands in the lines.
+    """Generates one token per line between two yields, until all lines have ended; the tokens are stored in the lines.
 
-    look: is given the logits and the chosen tokens of every step, for whoever needs probabilities.
+    look: called at every step with the logits and the chosen tokens.
     """
     reader, going = reader_of(model, lines), list(lines)
     seen = _seen(model, lines) if options.repetition_penalty != 1.0 else None
@@ -131,7 +131,7 @@ def write(model: Model, lines: list[Line], options: Options, ends: Ends, look: L
         left = [i for i, line in enumerate(going) if line.why is None]
         if not left:
             break
-        if 2 * len(left) <= len(going):  # what has ended is carried along until dropping it pays
+        if 2 * len(left) <= len(going):  # finished lines are kept until dropping them pays off
             going = [going[i] for i in left]
             reader.select(left)
             seen = None if seen is None else seen[left]
@@ -140,7 +140,7 @@ def write(model: Model, lines: list[Line], options: Options, ends: Ends, look: L
 
 
 def _seen(model: Model, lines: Sequence[Line]) -> Tensor:
-    """The tokens (lines, vocab) that stand in each line already; an encoder-decoder's source is not part of its text."""
+    """A mask (lines, vocab) of the tokens that occur in each line; an encoder-decoder's source does not count."""
     assert model.spec.vocab is not None
     seen = torch.zeros(len(lines), model.spec.vocab, dtype=torch.bool, device=next(model.parameters()).device)
     for row, line in zip(seen, lines, strict=True):

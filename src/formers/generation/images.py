@@ -1,4 +1,4 @@
-"""Drawing images: cell after cell in the generation order of a model, with the KV cache, a batch of images together.
+"""Image generation: cell by cell in the generation order of a model, with the KV cache, in batches.
 
 A cell is drawn from the model's exact distribution over levels and rounded to a level before it is read, so the log-likelihood of an
 image in one pass is the sum of the conditionals it was drawn from. A pixel of a mixture is drawn channel by channel, from the exact

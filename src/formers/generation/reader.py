@@ -1,4 +1,4 @@
-"""Rows of a model's stream while it writes: what has been read stays read, and every token costs what the pattern reads of the past."""
+"""Incremental reading of rows with the KV cache: each new token costs only the keys that its pattern reads."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from formers.data.batches import pad
 from formers.model import Model, Output, Seq2Seq
 
 log = logging.getLogger(__name__)
-TOLD: WeakSet[Model] = WeakSet()
-"""The models of which the log has said that they read more than they were trained on."""
+_WARNED: WeakSet[Model] = WeakSet()
+"""The models for which a warning about inputs longer than in training was logged."""
 
 
 def limit_of(model: Model) -> int | None:
-    """How many tokens a model reads at the most before its window slides: the positions it has met, if these are absolute."""
+    """The number of tokens a model reads before its window slides: its trained positions, if these are absolute; else None."""
     return model.spec.position.trained_positions(model.spec.length) if model.spec.position.absolute else None
 
 
 class Reader:
-    """Reads rows of tokens and what is written behind them, with the exact cache.
+    """Reads rows of tokens and the tokens generated after them, with an exact cache.
 
-    A model with absolute positions has only seen those below its training length, or as far as random starts reached. Beyond that the
-    older half of the window is forgotten and the rest read again from position 0, so that half a window is written between two readings;
-    the log says so once. Rows slide together: those that will must have equal lengths.
+    A model with absolute positions was trained only on positions below its training length, or up to its random offsets. Beyond that the
+    older half of the window is dropped and the rest read again from position 0, so that half a window is generated between two re-reads;
+    a warning is logged once. Windows slide together: rows that will slide must have equal lengths.
 
-    A model with a memory reads as it was trained to, in segments of its training length that each go on from the one before: a prompt
-    may be as long as one likes, and costs no more than its length.
+    A model with a memory reads segments of its training length, each continuing the one before, as in training: a prompt
+    may have any length, and costs are linear in it.
     """
 
     def __init__(self, model: Model, rows: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None) -> None:
@@ -41,7 +41,7 @@ class Reader:
         self.segment = None if model.spec.memory.limit is None else model.spec.length
         self.state: State | None = None
         self.unread: Tensor | None = None
-        """(rows, 1), the tokens written last."""
+        """(rows, 1), the last generated tokens."""
         self.sources = None if sources is None else [tuple(source) for source in sources]
 
     def logits(self) -> Tensor:
@@ -57,7 +57,7 @@ class Reader:
         self.unread = torch.tensor(tokens, device=self.device)[:, None]
 
     def select(self, rows: list[int]) -> None:
-        """Goes on with some of its rows, each as often as it is named."""
+        """Keeps the rows with these indices, which may repeat."""
         if rows == list(range(len(self.rows))):
             return
         index = torch.tensor(rows, device=self.device)
@@ -67,12 +67,12 @@ class Reader:
         self.sources = None if self.sources is None else [self.sources[i] for i in rows]
 
     def _begin(self) -> Tensor:
-        """Reads the rows, or what is left of them where they are longer than the model reads, from position 0."""
+        """Reads the rows from position 0, or the end of rows that are longer than the model reads."""
         rows = self.rows
         if self.limit is not None and max(map(len, rows)) > self.limit:
             self._say("beyond %d tokens, the length it was trained on, the model re-reads the last half: the window slides", self.limit)
             rows = [row[-(self.limit // 2 + 1) :] for row in rows]
-        # What several rows begin with, as the samples of one prompt do, is read once.
+        # A common prefix of several rows, such as samples of one prompt, is read once.
         keys = [(tuple(row), None if self.sources is None else self.sources[i]) for i, row in enumerate(rows)]
         different = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         read = [row for row, _ in different]
@@ -96,7 +96,7 @@ class Reader:
         return last[index]
 
     def _next(self, tokens: Tensor, mask: Tensor, before: Tensor | None, sources: Sequence[Sequence[int]] | None) -> Tensor:
-        """Logits (rows, vocab) behind the last token of every row so far, of which these are the next; a row may have ended before."""
+        """Logits (rows, vocab) after the last token of each row; `tokens` are the next tokens of the rows, and rows may end early."""
         assert self.state is not None
         even = bool(mask.all())
         logits = self._run(tokens.to(self.device), None if even else mask.to(self.device), self.state, sources)
@@ -107,13 +107,13 @@ class Reader:
         return last if before is None else torch.where(counts[:, None] > 0, last, before)
 
     def _say(self, words: str, length: int) -> None:
-        """Says once of a model that it reads more than it was trained on."""
-        if self.model not in TOLD:
-            TOLD.add(self.model)
+        """Warns once per model that the input is longer than in training."""
+        if self.model not in _WARNED:
+            _WARNED.add(self.model)
             log.warning(words, length)
 
     def _run(self, tokens: Tensor, mask: Tensor | None, state: State, sources: Sequence[Sequence[int]] | None = None) -> Tensor:
-        """Logits (rows, length, vocab) of tokens behind a state, which is replaced by the one behind them."""
+        """Logits (rows, length, vocab) of tokens that continue a state; stores the new state."""
         if self.sources is None:
             out: Output = self.model(tokens, state=state, mask=mask)
         else:
@@ -125,5 +125,5 @@ class Reader:
 
 
 def is_answering(model: Model) -> bool:
-    """Whether a model's prompt is a source, which it reads beside what it writes."""
+    """Whether a model's prompt is the source of an encoder-decoder."""
     return isinstance(model, Seq2Seq)

@@ -1,4 +1,4 @@
-"""Writing with any member through one interface: text for text, token ids for token ids, one prompt or many."""
+"""Generation with any member: text for text, token ids for token ids, one prompt or many."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from formers.generation.reader import is_answering
 from formers.model import Model, Seq2Seq, evaluating
 
 FILLER = -1
-"""What a row of ids is filled up with behind its end, where the tokenizer has no end token: no token at all."""
+"""Padding after the end of a row of ids, if the tokenizer has no end token."""
 
 
 class Knobs(TypedDict, total=False):
@@ -73,14 +73,14 @@ def generate(
     mask: Tensor | None = None,
     batch: int = BATCH,
 ) -> Any:
-    """The prompt and its continuation; of an encoder-decoder, whose prompt is its source, the target it writes.
+    """The prompt and its continuation; for an encoder-decoder, whose prompt is its source, the generated target.
 
     A text gives a text, token ids (batch, length) give token ids, with `mask` True at real ones; a list of texts, or of lists of ids,
-    gives a list; with `samples` each prompt gives a list of so many (a tensor so many rows), or of as many as a beam search finds.
-    Rows of a tensor that end before others are filled up with the end token, or with -1 if there is none. `temperature` 0 takes the
-    likeliest token; `beams` searches for the likeliest text. The same seed writes the same text for a prompt, whatever else is
-    written beside it, `batch` lines at a time. A model with absolute positions never looks further back than its training length:
-    beyond it the window slides, and the log says so.
+    gives a list; with `samples` each prompt gives a list of that many (a tensor that many rows), or as many as a beam search finds.
+    Rows of a tensor that end before others are padded with the end token, or with -1 if there is none. `temperature` 0 takes the
+    most likely token; `beams` is beam search. The same seed generates the same text for a prompt, whatever else is
+    in the batch of `batch` lines. A model with absolute positions never looks further back than its training length:
+    beyond it the window slides, and a warning is logged.
     """
     options = Options(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed, stop=stop,
@@ -114,7 +114,7 @@ def stream(
     repetition_penalty: float = 1.0,
     stop: str | Sequence[str] = (),
 ) -> Iterator[str]:
-    """What `generate` writes behind the prompt, piece by piece as it is written; a piece never ends within a character."""
+    """Yields the continuation of the prompt piece by piece as it is generated; a piece never ends within a character."""
     return stream_with(
         model,
         prompt,
@@ -126,9 +126,11 @@ def stream(
 
 
 def stream_with(model: Model, prompt: str, options: Options) -> Iterator[str]:
-    """What `stream` gives, for options given as one value."""
+    """The same as `stream`, with options as one value."""
     if options.beams is not None:
-        raise FormersError(f"beams={options.beams} knows its text only when all is searched: use generate, or leave out beams.")
+        raise FormersError(
+            f"beams={options.beams} cannot be streamed: use generate, or leave out beams."
+        )
     ends = ends_of(model, options, texts=True)
     assert ends.tokenizer is not None
     if not isinstance(prompt, str):
@@ -136,22 +138,22 @@ def stream_with(model: Model, prompt: str, options: Options) -> Iterator[str]:
     (line,) = lines_of(model, [ends.tokenizer.encode(prompt)], options, ends)
 
     def pieces() -> Iterator[str]:
-        decoder, told = codecs.getincrementaldecoder("utf-8")("replace"), 0
+        decoder, sent = codecs.getincrementaldecoder("utf-8")("replace"), 0
         for _ in _evaluating_each(model, write(model, [line], options, ends)):
-            # What may turn out to be a stop string is not shown before it is known not to be one.
+            # Bytes that may begin a stop string are held back until they are known not to.
             safe = len(line.data) - (ends.held(line.data) if line.why is None else 0)
-            piece = decoder.decode(line.data[told:safe])
-            told = max(told, safe)
+            piece = decoder.decode(line.data[sent:safe])
+            sent = max(sent, safe)
             if piece:
                 yield piece
-        if last := decoder.decode(line.data[told:], final=True):
+        if last := decoder.decode(line.data[sent:], final=True):
             yield last
 
     return pieces()
 
 
 def _evaluating_each(model: Model, steps: Iterator[None]) -> Iterator[None]:
-    """The steps, each in evaluation mode: between two of them the model is the caller's, who may train it or stream once more."""
+    """The steps, each in evaluation mode: between two steps the caller may train the model or start another stream."""
     while True:
         with evaluating(model):
             try:
@@ -162,7 +164,7 @@ def _evaluating_each(model: Model, steps: Iterator[None]) -> Iterator[None]:
 
 
 def answer(model: Seq2Seq, sources: Sequence[list[int]], max_new_tokens: int) -> list[list[int]]:
-    """What an encoder-decoder writes for sources of different lengths, each up to its end token, greedily."""
+    """The greedy targets of an encoder-decoder for sources of different lengths, each up to its end token."""
     options = Options(max_new_tokens=max_new_tokens, temperature=0.0)
     return [lines[0].ids for lines in texts(model, sources, options, text=False)]
 
@@ -174,17 +176,17 @@ def texts(
     batch: int = BATCH,
     text: bool = True,
 ) -> Iterator[list[Line]]:
-    """The lines that are written for each prompt of token ids, samples or best first, in the order of the prompts.
+    """The generated lines of each prompt of token ids, samples in order or best first, in the order of the prompts.
 
-    `text` says that they are wanted as text, so that the model must have a tokenizer.
+    `text`: the result is text, so the model must have a tokenizer.
     """
     if batch < 1:
-        raise FormersError(f"batch={batch} writes nothing: give 1 or more.")
+        raise FormersError(f"batch={batch} generates nothing: give 1 or more.")
     ends = ends_of(model, options, text)
     waiting: dict[int, list[Line]] = {}
     number = 0
     for group in batches(model, lines_of(model, prompts, options, ends), options, batch):
-        with evaluating(model), fixed_weights():  # and not while a caller has what was written
+        with evaluating(model), fixed_weights():  # not while a caller handles the result
             if options.beams is not None:
                 for found in search(model, group, options, ends):
                     waiting[found[0].number] = [replace(line, sample=i) for i, line in enumerate(found)]
@@ -193,14 +195,14 @@ def texts(
                     pass
                 for line in group:
                     waiting.setdefault(line.number, []).append(line)
-        # A search gives all texts of a prompt at once; samples of a prompt may be spread over batches.
+        # A beam search yields all texts of a prompt at once; samples of a prompt may be spread over batches.
         while number in waiting and (options.beams is not None or len(waiting[number]) == options.samples):
             yield sorted(waiting.pop(number), key=lambda line: line.sample)
             number += 1
 
 
 def _texts(model: Model, prompts: Sequence[str], options: Options, batch: int) -> Iterator[list[str]]:
-    """The texts of prompts: the prompt and what follows it, or what an encoder-decoder answers."""
+    """The texts of prompts: prompt and continuation, or an encoder-decoder's target."""
     tokenizer = ends_of(model, options, texts=True).tokenizer
     assert tokenizer is not None
     ids = [tokenizer.encode(prompt) for prompt in prompts]
@@ -209,14 +211,14 @@ def _texts(model: Model, prompts: Sequence[str], options: Options, batch: int) -
 
 
 def whole_text(model: Model, prompt: Sequence[int], line: Line) -> str:
-    """A prompt of token ids and what follows it, as one text: a character may begin in one and end in the other. Or what is answered."""
+    """Prompt and continuation as one text, decoded together because a character may span both; or an encoder-decoder's target."""
     tokenizer = tokenizer_of(model)
     before = b"" if is_answering(model) else tokenizer.to_bytes(prompt)
     return tokenizer.text(before + line.data)
 
 
 def _tensor(model: Model, prompt: Tensor, mask: Tensor | None, options: Options, batch: int) -> Tensor:
-    """Token ids (rows, length) of a tensor of prompts: each row as it was given and what follows it, or what is answered."""
+    """Token ids (rows, length) of a tensor of prompts: each prompt and its continuation, or an encoder-decoder's target."""
     if prompt.dim() != 2 or prompt.is_floating_point() or 0 in prompt.shape:
         raise FormersError(
             f"the prompt is {prompt.dtype} of shape {tuple(prompt.shape)}: give int64 of shape (batch, length), both 1 or more."
@@ -232,12 +234,12 @@ def _tensor(model: Model, prompt: Tensor, mask: Tensor | None, options: Options,
 
 
 def _whole(model: Model, prompt: Sequence[int], line: Line) -> list[int]:
-    """The ids of a prompt and what follows it, or what an encoder-decoder answers."""
+    """The ids of a prompt and its continuation, or of an encoder-decoder's target."""
     return line.ids if is_answering(model) else [*prompt, *line.ids]
 
 
 def _checked_rows(prompts: Any) -> list[Any]:
-    """Prompts as a list, after refusing what is neither texts nor lists of ids."""
+    """Prompts as a list; raises for anything but texts or lists of ids."""
     if isinstance(prompts, (list, tuple)):
         if not prompts:
             raise FormersError("the list of prompts is empty: give at least one text or one list of token ids.")

@@ -33,8 +33,9 @@ class AgentSettings(Part):
     weight_decay: NonNegativeFloat = 0.0
     beta2: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.98
     """AdamW's second; the first is 0.9. With 0.999 its first step after a long calm is four times as large."""
-    epsilon: PositiveFloat = 1e-5
-    """What AdamW adds to the root of the second moment."""
+    epsilon: PositiveFloat | None = None
+    """What AdamW adds to the root of the second moment; unless given, 1e-4 for PPO and 1e-5 for V-MPO. With 1e-5 the small gradients of
+    a task that PPO has solved make steps of full size."""
     clip: PositiveFloat = 0.5
     """Gradients are scaled down to this norm, all together."""
     gamma: Share = 0.99
@@ -47,8 +48,8 @@ class AgentSettings(Part):
     value_weight: NonNegativeFloat = 0.5
     normalise: bool = True
     """Whether advantages have mean 0 and deviation 1 over a rollout; of PPO."""
-    advantage_floor: PositiveFloat = 0.1
-    """Advantages are divided by no less than this, in units of reward: where a task is solved they are noise; of PPO."""
+    advantage_floor: PositiveFloat = 0.3
+    """Advantages are divided by no less than this, in units of reward: where a task is solved they are errors of the value; of PPO."""
     target_kl: PositiveFloat | None = 0.03
     """End the epochs of a rollout once the policy has moved so far; of PPO. Where gradients have long been small, Adam's first step after a
     surprise is a large one: without this bound it led a solved policy away for good."""
@@ -74,6 +75,11 @@ class AgentSettings(Part):
     def budget(self) -> int | None:
         """The number of steps, or None where time decides alone."""
         return DEFAULT_STEPS if self.steps is None and self.minutes is None else self.steps
+
+    @property
+    def adam_epsilon(self) -> float:
+        """What AdamW adds to the root of the second moment."""
+        return self.epsilon if self.epsilon is not None else {"ppo": 1e-4, "vmpo": 1e-5}[self.algorithm]
 
     @property
     def optimiser(self) -> Settings:

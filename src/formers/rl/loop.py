@@ -72,7 +72,7 @@ class AgentLoop:
         chosen = self.settings
         self.optimizer = optimizer(self.model, chosen.optimiser)
         for group in self.optimizer.param_groups:
-            group["eps"] = chosen.epsilon
+            group["eps"] = chosen.adam_epsilon
         self.scaler = scaler("float32", self.device)
         self.rows = [slice(0, chosen.environments)]
         self.collector = Collector(self.model, self.environments, chosen.seed)

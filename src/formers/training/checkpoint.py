@@ -1,13 +1,13 @@
-"""Checkpoints: all that a run needs to go on bit for bit, in a folder that is there whole or not at all.
+"""Checkpoints: everything a run needs to resume bit-exactly, in a folder that is written atomically.
 
     RUN/ckpt/step-00000123/
         config.json  model.safetensors  [tokenizer.json]     the model, as save_pretrained writes it
         optimizer.safetensors                                moments and step counts, by parameter
-        memory-0.safetensors, ...                            what the rows of each process carry, for members with a memory
+        memory-0.safetensors, ...                            the states of the rows of each process, for members with a memory
         training.json                                        step, time, best, the length of metrics.jsonl
         MANIFEST.json                                        sizes and checksums of all these
 
-It is written as .tmp-..., forced to the disk and renamed. Older ones go, never the best, never before the new one is complete.
+It is written as .tmp-..., synced to disk and renamed. Older checkpoints are removed once the new one is complete; the best one is kept.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ log = logging.getLogger(__name__)
 OPTIMIZER = "optimizer.safetensors"
 MEMORY = "memory-{}.safetensors"
 COUNTERS = ("step", "tokens", "seconds", "busy", "smooth", "bad", "best_loss", "best_step")
-"""What of a loop are plain numbers."""
+"""The fields of a trainer that are plain numbers."""
 SAMPLES = ("sample", "best_sample")
-"""Figures of evaluations on the way, each on the same sample of the held-out data."""
+"""Metrics of evaluations during training, all on the same sample of the held-out data."""
 
 
 class Keeps(Protocol):
-    """Settings that say how many checkpoints are kept."""
+    """Settings with the number of checkpoints to keep."""
 
     @property
     def keep(self) -> int:
-        """The newest so many, beside the best."""
+        """The number of newest checkpoints to keep, besides the best."""
 
 
 class Saved(Protocol):
-    """A training that can be saved: what its checkpoints hold, beside the numbers of COUNTERS and SAMPLES."""
+    """The interface of a trainer that can be saved, besides the fields in COUNTERS and SAMPLES."""
 
     step: int
     best_step: int | None
@@ -80,18 +80,18 @@ class Saved(Protocol):
 
     @property
     def settings(self) -> Keeps:
-        """What the training was asked for."""
+        """The settings of the run."""
 
     def further(self) -> dict[str, bytes]:
-        """Files of its own, by name."""
+        """Additional files, by name."""
 
 
 def reached(stage: str) -> None:
-    """Called at every stage of a save; does nothing. Tests that kill the process half-way put something else here."""
+    """Called at every stage of a save; does nothing. Tests replace it to kill the process midway."""
 
 
 def save(run: Path, loop: Saved, metrics_bytes: int) -> Path:
-    """Writes the checkpoint of a loop into its run, by all processes together; one that is there and sound is left alone."""
+    """Writes the checkpoint of a trainer into its run, called by all processes; a valid checkpoint that exists already is kept."""
     folder = run / CHECKPOINTS / step_name(loop.step)
     beside = folder.with_name(BESIDE + folder.name)
     there = loop.world.first_says(loop.world.first and folder.exists() and fault(folder) is None)[0]
@@ -109,7 +109,7 @@ def save(run: Path, loop: Saved, metrics_bytes: int) -> Path:
         loop.world.wait()
         if loop.world.first:
             _write(beside, loop, metrics_bytes)
-            if folder.exists():  # damaged, or it would not be written again
+            if folder.exists():  # damaged
                 remove(folder)
             beside.rename(folder)
             reached("renamed")
@@ -120,7 +120,7 @@ def save(run: Path, loop: Saved, metrics_bytes: int) -> Path:
             reached("pruned")
     except OSError as error:
         shutil.rmtree(beside, ignore_errors=True)
-        then = f"then go on from the one before it with `formers resume {run}`" if checkpoints(run) else "then train again"
+        then = f"then continue from the previous checkpoint with `formers resume {run}`" if checkpoints(run) else "then train again"
         raise FormersError(
             f"the checkpoint of step {loop.step} cannot be written to {folder.parent} ({error.strerror}): free the disk, {then}."
         ) from None
@@ -129,7 +129,7 @@ def save(run: Path, loop: Saved, metrics_bytes: int) -> Path:
 
 
 def _write(beside: Path, loop: Saved, metrics_bytes: int) -> None:
-    """Fills the folder of a checkpoint, the manifest last."""
+    """Writes the files of a checkpoint, the manifest last."""
     files = contents(loop.model)
     files[OPTIMIZER] = _optimizer(loop)
     files |= loop.further()
@@ -147,7 +147,7 @@ def _write(beside: Path, loop: Saved, metrics_bytes: int) -> None:
 
 
 def prune(run: Path, keep: int, best: int | None) -> None:
-    """Removes all checkpoints but the newest few and the best, and what unfinished saves have left."""
+    """Removes all checkpoints but the newest few and the best, and the files of unfinished saves."""
     spared = {step_name(best)} if best is not None else set()
     for folder in checkpoints(run)[keep:]:
         if folder.name not in spared:
@@ -156,7 +156,7 @@ def prune(run: Path, keep: int, best: int | None) -> None:
 
 
 def put_aside(run: Path, step: int) -> None:
-    """Renames the checkpoints behind a step, which were passed over: what is saved from now on is newer than they are."""
+    """Renames the checkpoints after a step that were not used to resume: the checkpoints saved from now on replace them."""
     for folder in checkpoints(run):
         if int(folder.name.removeprefix("step-")) > step:
             aside = folder.with_name(f"damaged-{folder.name}")
@@ -165,7 +165,7 @@ def put_aside(run: Path, step: int) -> None:
 
 
 def sweep(run: Path) -> None:
-    """Removes what interrupted saves have left; only for the process that holds the run's lock."""
+    """Removes the files of interrupted saves; only for the process that holds the run's lock."""
     for left in [*run.glob(f"{BESIDE}*-run.*"), *(run / CHECKPOINTS).glob(f"{BESIDE}*")]:
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
@@ -174,13 +174,13 @@ def sweep(run: Path) -> None:
 
 
 def restore(folder: Path, loop: Saved) -> int:
-    """Puts a loop where the checkpoint's was; the length that metrics.jsonl had then."""
+    """Restores a trainer from a checkpoint; returns the length that metrics.jsonl had then."""
     saved_spec, spec = (each.model_dump(mode="json") for each in (Spec(**read_config(folder)["spec"]), loop.model.spec))
     differs = difference(saved_spec, spec)
     if differs is not None:
         name, there, here = differs
         raise FormersError(
-            f"{folder} is of another configuration: its {name} is {there!r} and the run's is {here!r}; remove it, or train anew."
+            f"{folder} has another configuration: its {name} is {there!r} and the run's is {here!r}; remove it, or train again."
         )
     load_weights(loop.model, folder)
     saved = json.loads((folder / TRAINING).read_bytes())
@@ -188,7 +188,7 @@ def restore(folder: Path, loop: Saved) -> int:
         setattr(loop, name, saved[name])
     for name in SAMPLES:
         setattr(loop, name, saved.get(name))
-    if loop.best_sample is None:  # written before evaluations had a sample: its best loss is that of other data
+    if loop.best_sample is None:  # an old checkpoint without samples: its best loss is of other data
         loop.best_loss = None
     loop.scaler.load_state_dict(saved["scaler"])
     _restore_optimizer(folder, loop)
@@ -208,7 +208,7 @@ def difference(one: Any, other: Any, name: str = "") -> tuple[str, Any, Any] | N
 
 
 def _optimizer(loop: Saved) -> bytes:
-    """The optimiser's state of each parameter, under the parameter's name; rates and decays are the settings'."""
+    """The optimiser state, keyed by parameter name; learning rates and weight decay come from the settings."""
     names = {id(p): name for name, p in loop.model.named_parameters()}
     tensors = {
         f"{names[id(p)]}:{what}": torch.as_tensor(value).detach().cpu().contiguous()
@@ -232,7 +232,7 @@ def _restore_optimizer(folder: Path, loop: Saved) -> None:
 
 
 def _memory(states: list[State | None]) -> bytes:
-    """The states of a process's pieces; their plain numbers stand in the file's header."""
+    """The states of a process's micro-batches; their plain numbers are in the header of the file."""
     tensors: dict[str, Tensor] = {}
     packed = []
     for i, state in enumerate(states):
@@ -243,7 +243,7 @@ def _memory(states: list[State | None]) -> bytes:
 
 
 def _restore_memory(folder: Path, loop: Saved, processes: int) -> list[State | None]:
-    """The states of this process's rows, whichever processes had them."""
+    """The states of this process's rows, whichever processes wrote them."""
     parts: list[tuple[Any, dict[str, Tensor]]] = []
     for rank in range(processes):
         file = folder / MEMORY.format(rank)

@@ -1,4 +1,4 @@
-"""How to train: the settings of a run, frozen and saved with it."""
+"""The training settings of a run, frozen and saved with it."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ class Settings(Part):
     """Budget, batch, optimiser, schedule, evaluation and checkpoints of a run."""
 
     steps: PositiveInt | None = None
-    """Stop after so many training steps; with neither steps nor minutes, 1000."""
+    """Stop after this many training steps; 1000 if neither steps nor minutes is given."""
     minutes: PositiveFloat | None = None
-    """Stop after so much time, evaluation and saving included."""
+    """Stop after this many minutes, including evaluation and saving."""
     batch: PositiveInt = 16
-    """Sequences a step, over all processes."""
+    """Sequences per step, over all processes."""
     accumulate: PositiveInt = 1
-    """Read the batch in so many pieces, one after the other: the same gradient in less memory."""
+    """Gradient accumulation: split the batch into this many micro-batches; the same gradient in less memory."""
     learning_rate: PositiveFloat = 1e-3
-    """The peak, reached after the warm-up."""
+    """The peak learning rate, reached after the warm-up."""
     warmup: NonNegativeInt = 100
-    """Steps in which the rate rises linearly from 0; a tenth of the budget, in steps or in time, where that is less."""
+    """Steps in which the rate rises linearly from 0; at most a tenth of the budget in steps or time."""
     schedule: Literal["cosine", "inverse-sqrt", "constant"] = "cosine"
     optimizer: Literal["adamw", "momentum", "adagrad"] = "adamw"
     weight_decay: NonNegativeFloat = 0.1
-    """The share, times the rate, that matrices lose at each step, whichever the optimiser."""
+    """Decoupled weight decay of matrices, as in AdamW, for every optimiser."""
     beta2: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.98
-    """AdamW's second; the first is 0.9."""
+    """AdamW's beta2; beta1 is 0.9."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    """How much of the last move goes on, for optimizer=momentum."""
+    """The momentum of optimizer=momentum."""
     clip: PositiveFloat = 1.0
-    """Gradients are scaled down to this norm, all together."""
+    """Gradients are clipped to this global norm."""
     clip_each: PositiveFloat | None = None
-    """Instead of that, the gradient of each weight matrix or vector is scaled down to this norm by itself."""
+    """Instead, the gradient of each parameter is clipped to this norm."""
     precision: Literal["float32", "bf16", "fp16"] = "float32"
-    """What products are computed in while training; weights and evaluation stay float32. fp16 scales the loss, and needs a GPU."""
+    """The autocast precision of training; weights and evaluation stay float32. fp16 scales the loss and needs a GPU."""
     checkpoint: bool = False
-    """Keep only each block's input and compute the rest again in the backward pass: less memory, more time, the same gradient."""
+    """Activation checkpointing: save only each block's input and recompute the rest in the backward pass."""
     compile: bool = False
-    """Let torch.compile make one program of the step."""
+    """Compile the step with torch.compile."""
     eval_every: PositiveInt | None = None
-    """Evaluate on held-out data every so many steps; unless given, ten times in the run."""
+    """Evaluate on held-out data every this many steps; default: ten times in the run."""
     eval_batches: PositiveInt = 20
-    """How many batches of held-out data an evaluation during training takes, spread over all of it and the same each time."""
+    """Number of held-out batches of an evaluation during training, spread over the part and the same each time."""
     final_batches: PositiveInt = 256
-    """How many the evaluation at the end takes, spread in the same way; `formers eval` takes all."""
+    """Number of batches of the evaluation at the end, spread in the same way; `formers eval` takes all."""
     sample_tokens: NonNegativeInt = 100
-    """How long the text is that a writing model shows at each evaluation during training; 0 for none."""
+    """Length of the text sample that a generative model shows at each evaluation during training; 0 for none."""
     save_every: PositiveInt | None = None
-    """Save a checkpoint every so many steps; unless given, every five minutes. The best and the last are always saved."""
+    """Save a checkpoint every this many steps; default: every five minutes. The best and the last are always saved."""
     keep: PositiveInt = 3
-    """How many of the newest checkpoints are kept, beside the best."""
+    """Number of newest checkpoints to keep, besides the best."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     @property
     def warm_steps(self) -> int:
-        """The steps of the warm-up, at most a tenth of a budget in steps; a budget in time can end it before."""
+        """The steps of the warm-up, at most a tenth of a budget in steps; a budget in time can end it earlier."""
         return self.warmup if self.budget is None else min(self.warmup, self.budget // 10)
 
     @property

@@ -1,4 +1,4 @@
-"""Where to compute."""
+"""The device to compute on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from formers.core import FormersError
 
 
 def pick_device(name: str, local: int = 0) -> torch.device:
-    """The device of a name; auto takes an accelerator where there is one, each process its own."""
+    """The device of a name; auto takes an accelerator if there is one, a different one for each process."""
     if name == "auto":
         found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         name = "cpu" if found is None else found.type
@@ -19,4 +19,4 @@ def pick_device(name: str, local: int = 0) -> torch.device:
             torch.cuda.set_device(device)
         return device
     except (RuntimeError, AssertionError):
-        raise FormersError(f"device={name!r} is not to be had here: use cpu, or auto for what is there.") from None
+        raise FormersError(f"device={name!r} is not available: use cpu, or auto for the best available device.") from None

@@ -1,8 +1,8 @@
-"""One run in several processes, as torchrun starts them: every process reads its rows of the batch, gradients are averaged.
+"""Data-parallel training in several processes started by torchrun: each process reads its rows of the batch, gradients are averaged.
 
     torchrun --nproc-per-node 2 -m formers train decoder --data my.txt --out runs/mine
 
-The batch of a step is the same whatever the number of processes, so that a run may go on with another. The model knows nothing of it.
+The batch of a step does not depend on the number of processes, so a run may be resumed with another number.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from torch.distributed.rendezvous import rendezvous
 from formers.core import FormersError
 
 TIMEOUT = timedelta(minutes=30)
-"""How long a process waits for the others before it gives up."""
+"""Timeout of a process that waits for the others."""
 
 
 @dataclass(frozen=True)
 class World:
-    """How many processes there are, and which of them this is."""
+    """The number of processes, and the rank of this one."""
 
     rank: int = 0
     size: int = 1
     local: int = 0
-    """This process's number on its own machine: its GPU."""
+    """This process's local rank on its machine: its GPU."""
     restarts: int = 0
-    """How often torchrun has started the processes anew."""
+    """The number of times torchrun has restarted the processes."""
 
     @property
     def first(self) -> bool:
-        """Whether this process writes and shows."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     @property
     def alone(self) -> bool:
-        """Whether there are no others."""
+        """Whether this is the only process."""
         return self.size == 1
 
     def total(self, values: Sequence[float]) -> list[float]:
@@ -55,51 +55,53 @@ class World:
         return sums.tolist()
 
     def wait(self) -> None:
-        """Returns when all processes have come here."""
+        """A barrier: returns when all processes have reached it."""
         if not self.alone:
             self.total([0.0])
 
     def first_says(self, *values: float) -> list[float]:
-        """The first process's values."""
+        """The values of the first process."""
         return self.total([value if self.first else 0.0 for value in values])
 
     def rows(self, batch: int, pieces: int) -> list[slice]:
-        """The rows of a batch that this process reads, cut into pieces; as even as may be, and none empty."""
+        """The rows of a batch that this process reads, in micro-batches of nearly equal size; none is empty."""
         count = self.size * pieces
         if batch < count:
-            raise FormersError(f"batch={batch} cannot be shared by {self.size} processes in {pieces} pieces each: use at least {count}.")
+            raise FormersError(
+                f"batch={batch} is too small for {self.size} processes of {pieces} micro-batches: use at least {count}."
+            )
         cuts = [batch * i // count for i in range(count + 1)]
         mine = range(self.rank * pieces, (self.rank + 1) * pieces)
         return [slice(cuts[i], cuts[i + 1]) for i in mine]
 
     def wrap(self, module: nn.Module, device: torch.device, idle: bool = False) -> nn.Module:
-        """The module whose gradients are averaged over the processes; idle: whether a step may leave some weights without one."""
+        """The module with gradients averaged over the processes; idle: whether a step may leave some parameters without a gradient."""
         if self.alone:
             return module
         where = [device] if device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(module, device_ids=where, find_unused_parameters=idle)
 
     def quiet(self, module: Any, last: bool) -> AbstractContextManager[Any]:
-        """Within it gradients are not averaged yet, unless it is the last piece's."""
+        """Context in which gradients are not averaged, unless this is the last micro-batch."""
         return nullcontext() if self.alone or last else module.no_sync()
 
 
 ALONE = World()
-"""The one process of a run without others."""
+"""The only process of a run without torchrun."""
 
 
 def world() -> World:
-    """The processes that torchrun says there are; one without it."""
+    """The processes that torchrun started; one without it."""
     read = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")}
     rank, size, local, restarts = (int(value) if value.isdigit() else 0 for value in read.values())
     return World(rank, max(size, 1), local, restarts)
 
 
 def join(world: World, device: torch.device) -> bool:
-    """Lets the processes find each other; whether this call has done it, so that its caller must `leave`."""
+    """Initialises the process group; returns whether this call did so, in which case the caller must call `leave`."""
     if world.alone or torch.distributed.is_initialized():
         return False
-    # torchrun's store may outlive a restart: without a name of their own, processes would look for those that have died.
+    # torchrun's store may outlive a restart: without a new name, processes would wait for those that have died.
     store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
     mine = PrefixStore(f"formers-{world.restarts}", store)
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -108,7 +110,7 @@ def join(world: World, device: torch.device) -> bool:
 
 
 def leave() -> None:
-    """Lets go of the other processes."""
+    """Destroys the process group."""
     torch.distributed.destroy_process_group()
 
 

@@ -1,8 +1,8 @@
-"""How a member learns an exercise: which form of it, which batches, and the sizes that it decides.
+"""How a member is trained on an exercise: its form, the batches, and the sizes that the exercise sets.
 
-| the member                                  | learns                                         |
+| the member                                  | is trained on                                  |
 |---------------------------------------------|------------------------------------------------|
-| has `features` and `places`                 | vectors with a class at each step, where there are such |
+| has `features` and `places`                 | vectors with a class at each step, if the exercise has them |
 | an encoder-decoder                          | pairs                                          |
 | predicts the next token                     | rows source = answer                           |
 | a masked language model                     | blanks; labels where the answers are few       |
@@ -28,11 +28,11 @@ from formers.heads import Classify, MaskedLM, Tag
 from formers.model import Spec, check
 
 VECTORS = ("features", "classes", "places")
-"""The options of a member that learns exercises of vectors, which these decide."""
+"""The options of a member that an exercise of vectors sets."""
 
 
 class Drawn(NamedTuple):
-    """An exercise as a model of some spec reads it."""
+    """An exercise in the form that a model of some spec reads."""
 
     tokenizer: Tokenizer
     batches: Batches
@@ -43,7 +43,7 @@ class Drawn(NamedTuple):
 
 
 def exercise_spec(member: str, data: str | Path, preset: str | None, options: dict[str, Any]) -> Spec:
-    """The spec of a member that learns an exercise: its vocabulary, classes and so on are the exercise's."""
+    """The spec of a member for an exercise, which sets its vocabulary, classes and so on."""
     known, forms = find_member(member).options, forms_of(data)
     if forms.vectors is not None and reads_vectors(known) and "vocab" not in options:
         return _vector_spec(member, data, preset, options)
@@ -71,24 +71,24 @@ def exercise_spec(member: str, data: str | Path, preset: str | None, options: di
 
 
 def reads_vectors(options: list[str]) -> bool:
-    """Whether a member with these options learns exercises of vectors."""
+    """Whether a member with these options is trained on exercises of vectors."""
     return {"features", "places"} <= set(options)
 
 
 def drawn(spec: Spec, data: str | Path, reading: Reading = Reading(), tokenizer: Tokenizer | None = None) -> Drawn:
-    """An exercise as a model of this spec reads it; a tokenizer that is given must be the exercise's own."""
+    """An exercise in the form that a model of this spec reads; a given tokenizer must be that of the exercise."""
     if reading.tokens not in (None, "characters"):
-        raise FormersError(f"tokens={reading.tokens} cannot be had of {data}, whose tokens are its characters: leave it out.")
+        raise FormersError(f"tokens={reading.tokens} cannot be used with {data}, whose tokens are its characters: leave it out.")
     if reading.valid is not None:
-        raise FormersError(f"valid={reading.valid} cannot be held against {data}, which has rows of its own held out: leave it out.")
+        raise FormersError(f"valid={reading.valid} cannot be used with {data}, which has its own held-out rows: leave it out.")
     if spec.features is not None:
         vectors = open_vectors(data)
         _refuse_other(spec, Tag(classes=vectors.classes, places=vectors.places), vectors.features, data)
-        return Drawn(Bytes(), DrawnVectors(vectors), vectors.about, mark(vectors), None, written(vectors))  # there is nothing to tokenise
+        return Drawn(Bytes(), DrawnVectors(vectors), vectors.about, mark(vectors), None, written(vectors))  # vectors need no tokenizer
     exercise = open_strings(data)
     own = tokenizer_of(exercise, _specials(spec, exercise))
     if tokenizer is not None and tokenizer != own:
-        raise FormersError(f"{data} has other characters than the model knows: train anew, or give a task of the same characters.")
+        raise FormersError(f"{data} has other characters than the model knows: train a new model, or give a task with the same characters.")
     room = spec.position.table_length(spec.length)
     needed = longest(spec, exercise, "train", "valid")
     if spec.position.bounded and needed > room:
@@ -105,14 +105,16 @@ def drawn(spec: Spec, data: str | Path, reading: Reading = Reading(), tokenizer:
 
 
 def longest(spec: Spec, exercise: Strings, *parts: str) -> int:
-    """The most tokens of a row of these parts, as a model of this spec reads it."""
+    """The maximum number of tokens of a row of these parts, as a model of this spec reads it."""
     sizes = [exercise.longest(size) for part in parts for size in exercise.span(part)]
     source, answer = (max(side) for side in zip(*sizes, strict=True))
     if spec.encoder is not None:
         return max(source, answer + 1)
     if isinstance(spec.head, Classify):
         return source
-    return source + 1 + answer + (0 if spec.head.generates else 1)  # the end is a blank, and a language model reads all but it
+    return (
+        source + 1 + answer + (0 if spec.head.generates else 1)
+    )  # the end token is a blank; a language model does not read it
 
 
 def _vector_spec(member: str, data: str | Path, preset: str | None, options: dict[str, Any]) -> Spec:
@@ -126,12 +128,14 @@ def _vector_spec(member: str, data: str | Path, preset: str | None, options: dic
 
 
 def _fixed(options: dict[str, Any], name: str, size: int, data: str | Path) -> None:
-    """Refuses another size than the exercise has."""
+    """Raises if a size is given that differs from that of the exercise."""
     if size == 0:
         labelled = ", ".join(PREFIX + name for name, forms in EXERCISES.items() if forms.strings.labels is not None)
-        raise FormersError(f"{name}={options[name]} asks for one label a row, and {data} asks for a text: leave it out, or use {labelled}.")
+        raise FormersError(
+            f"{name}={options[name]} is for labels, and {data} has texts as answers: leave it out, or use {labelled}."
+        )
     if options.get(name) not in (None, size):
-        raise FormersError(f"{name}={options[name]} does not fit {data}, which has {size}: leave it out.")
+        raise FormersError(f"{name}={options[name]} does not match {data}, which has {size}: leave it out.")
 
 
 def _specials(spec: Spec, exercise: Exercise) -> tuple[str, ...]:
@@ -145,7 +149,7 @@ def _specials(spec: Spec, exercise: Exercise) -> tuple[str, ...]:
     if isinstance(spec.head, Classify):
         return ()
     raise FormersError(
-        f"{spec.name} with the {type(spec.head).__name__} head cannot learn {PREFIX}{exercise.name}: use an encoder-decoder such as "
+        f"{spec.name} with the {type(spec.head).__name__} head cannot train on {PREFIX}{exercise.name}: use an encoder-decoder such as "
         "transformer, a language model such as decoder, or encoder."
     )
 
@@ -153,6 +157,6 @@ def _specials(spec: Spec, exercise: Exercise) -> tuple[str, ...]:
 def _refuse_other(spec: Spec, head: Tag, features: int, data: str | Path) -> None:
     if spec.head != head or spec.features != features:
         raise FormersError(
-            f"{data} has {features} features, {head.classes} classes and {head.places} places a step, and the model is not made for "
-            "them: train anew."
+            f"{data} has {features} features, {head.classes} classes and {head.places} places per step, which do not match the model: "
+            "train a new one."
         )

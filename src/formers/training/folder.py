@@ -1,8 +1,8 @@
-"""A run's folder: who may write in it, and what it says of itself.
+"""A run's folder: its lock, its description run.json, and how one run replaces another.
 
 RUN/run.json        member, data and its fingerprint, sizes, settings, versions, command; at the end the results
 RUN/run.yaml        the same choices for `formers train --config`
-RUN/metrics.jsonl   a line for each step and each judgement
+RUN/metrics.jsonl   a line for each step and each evaluation
 RUN/ckpt/           checkpoints
 RUN/bad/            batches whose loss or gradient was not finite
 """
@@ -31,20 +31,20 @@ FORMAT = "formers/run/1"
 OURS = (
     RUN, YAML, METRICS, CHECKPOINTS, BAD, CONFIG, WEIGHTS, TOKENIZER, MANIFEST, "tensorboard", "wandb", "wandb-id", "mlflow-id",
 )  # fmt: skip
-"""What a run may write in its folder."""
+"""The files that a run may write in its folder."""
 OLD, BEGUN = f"{BESIDE}old-run", f"{BESIDE}begun"
-"""Where the run that is replaced waits until the new one has begun, and the mark of one that has not yet."""
+"""The folder that holds a replaced run until the new one has started, and the mark of a run that has not started yet."""
 FACTS = (
     "member", "preset", "from", "data", "fingerprint", "reading", "sizes", "settings", "spec", "parameters", "device", "track", "command",
 )  # fmt: skip
-"""What a run must know of itself to go on."""
+"""The facts that a run needs to resume."""
 
 
 @contextmanager
 def claimed(folder: Path, resumed: bool = False) -> Iterator[None]:
-    """Within it no other process trains in the folder, which is made if need be; one left without a run goes again.
+    """Context in which no other process trains in the folder. It is created if needed, and removed if no run was started in it.
 
-    resumed: whether its run goes on, which no other folder could help with.
+    resumed: whether the run is resumed, so that another folder is no remedy in error messages.
     """
     from filelock import FileLock, Timeout
 
@@ -67,30 +67,30 @@ def claimed(folder: Path, resumed: bool = False) -> Iterator[None]:
         if folder in made and not (folder / RUN).exists():
             shutil.rmtree(folder, ignore_errors=True)
             for parent in made[1:]:
-                with suppress(OSError):  # somebody has put something there
+                with suppress(OSError):  # it holds other files
                     parent.rmdir()
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a folder holds a run, or a saved model."""
+    """Whether a folder contains a run or a saved model."""
     return (folder / RUN).exists() or (folder / CONFIG).exists()
 
 
 @contextmanager
 def beginning(folder: Path, overwrite: bool) -> Iterator[None]:
-    """Within it a new run is begun in the folder; until it has, the one that the folder held can come back, and does after a failure."""
+    """Context in which a new run is started in the folder; if that fails, the run that the folder held before is restored."""
     mark, old = folder / BEGUN, folder / OLD
-    if old.exists() and not (folder / RUN).exists():  # somebody was killed in here
+    if old.exists() and not (folder / RUN).exists():  # another process was killed in here
         _put_back(folder)
     there = [name for name in OURS if (folder / name).exists()]
     if holds_run(folder) and not overwrite:
         raise FormersError(
-            f"{folder} holds a run already: go on with `formers resume {folder}`, give another --out, or --overwrite to replace it."
+            f"{folder} contains a run: continue it with `formers resume {folder}`, give another --out, or --overwrite to replace it."
         )
     if there and not holds_run(folder) and not mark.exists():
-        raise FormersError(f"{folder} holds {there[0]}, which is no run's and would be replaced: give another --out.")
+        raise FormersError(f"{folder} contains {there[0]}, which is not part of a run and would be replaced: give another --out.")
     if mark.exists():
-        _remove(folder, OURS)  # of a run that never began
+        _remove(folder, OURS)  # of a run that never started
     mark.touch()
     old.mkdir(exist_ok=True)
     for name in there:
@@ -105,7 +105,7 @@ def beginning(folder: Path, overwrite: bool) -> Iterator[None]:
 
 
 def begun(folder: Path) -> None:
-    """Lets go of the run that a new one has replaced."""
+    """Deletes the run that a new one has replaced."""
     _remove(folder, (OLD, BEGUN))
 
 
@@ -126,7 +126,7 @@ def _remove(folder: Path, names: Iterable[str]) -> None:
 
 
 def describe(folder: Path, facts: dict[str, Any]) -> None:
-    """Writes what a run says of itself."""
+    """Writes the description of a run, run.json and run.yaml."""
     import yaml
 
     sizes, settings = facts["sizes"], facts["settings"]
@@ -137,7 +137,7 @@ def describe(folder: Path, facts: dict[str, Any]) -> None:
         **{name: value for name, value in settings.items() if value is not None},
         **{name: value for name, value in sizes.items() if name not in settings},
     }
-    if both := {name: value for name, value in sizes.items() if name in settings}:  # such as the steps of training, and those in depth
+    if both := {name: value for name, value in sizes.items() if name in settings}:  # such as training steps and depth steps
         chosen["member_sizes"] = both
     chosen |= {name: facts[name] for name in ("preset", "from") if facts[name] is not None}
     try:
@@ -148,19 +148,21 @@ def describe(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """What a run says of itself."""
+    """The description of a run, from run.json."""
     try:
         facts = json.loads((folder / RUN).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise FormersError(f"{folder} is not a run: it has no {RUN}; give a folder that `formers train` wrote.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise FormersError(f"{folder / RUN} cannot be read ({str(error).splitlines()[0]}): take it from a copy, or train again.") from None
+        raise FormersError(
+            f"{folder / RUN} cannot be read ({str(error).splitlines()[0]}): restore a copy, or train again."
+        ) from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         found = facts.get("format") if isinstance(facts, dict) else None
-        raise FormersError(f"{folder / RUN} is of format {found!r}, not {FORMAT!r}: use the formers that wrote it.")
+        raise FormersError(f"{folder / RUN} has the format {found!r}, not {FORMAT!r}: use the version of formers that wrote it.")
     for name in FACTS:
         if name not in facts:
-            raise FormersError(f"{folder / RUN} does not say {name}: take it from a copy, or train again.")
+            raise FormersError(f"{folder / RUN} has no {name}: restore it from a copy, or train again.")
     return facts
 
 
@@ -170,7 +172,7 @@ def is_agent(folder: Path) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """What made the run, besides its settings."""
+    """The versions of Python and of the libraries."""
     import numpy
 
     return {
@@ -184,5 +186,5 @@ def versions() -> dict[str, str]:
 
 
 def command() -> list[str]:
-    """The command that began the run."""
+    """The command that started the run."""
     return list(sys.argv)

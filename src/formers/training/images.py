@@ -1,4 +1,4 @@
-"""Training on images: the member's spec fitted to them, and batches of its streams."""
+"""Training on images: the member's spec for them, and their batches."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def batches_of(spec: Spec, data: ImageData, reading: Reading) -> ImageBatches:
 
 
 def image_baselines_of(batches: ImageBatches, part: str, limit: int | None = None) -> dict[str, float | int | str]:
-    """What simple models need for the same images, in bits per dimension, and nats per image where they are binary.
+    """Simple baselines for the same images, in bits per dimension, and nats per image if they are binary.
 
     Tables are fitted to the training images. Those of PNG and WebP are sizes of files, upper bounds with their headers.
     """
@@ -91,7 +91,7 @@ def image_baselines_of(batches: ImageBatches, part: str, limit: int | None = Non
 
 
 def refuse_reading(data: str, reading: Reading) -> None:
-    """Refuses what is for texts."""
+    """Raises for options that are for texts."""
     if reading.tokens is not None:
         raise FormersError(f"tokens={reading.tokens} is for texts, and {data} has images: leave it out.")
     if reading.valid is not None:
@@ -106,7 +106,7 @@ def _spec(member: str, data: ImageData, preset: str | None, options: dict[str, A
     if condition == "class" and labels is None:
         raise FormersError(f"condition=class needs classes, and {data.source} has none: give a folder for each class, or leave it out.")
     mixture = said.get("head") == "mixture"
-    for name, words in {} if "layout" in known.options else WORDS.items():  # image-transformer refuses them itself
+    for name, words in {} if "layout" in known.options else WORDS.items():  # image-transformer raises for them itself
         if said.get(name, words[0]) not in words:
             raise FormersError(f"{name}={said[name]} is unknown for images: {nearest(str(said[name]), words)}")
     shape: dict[str, Any] = {"height": height, "width": width, "channels": channels}

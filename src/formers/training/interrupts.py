@@ -1,6 +1,6 @@
-"""Ctrl-C, SIGTERM, a closed terminal: the first signal lets the step finish and the run be saved, a second one ends at once.
+"""Ctrl-C, SIGTERM, a closed terminal: after the first signal the step finishes and the run is saved; a second one ends it at once.
 
-The handler only notes the signal: whatever saves or prints inside a handler may meet itself half-way.
+The handler only records the signal: saving or printing inside a handler is not reentrant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Within it SIGTERM ends the process as an exception does, so that nothing half-made is left behind."""
+    """Context in which SIGTERM raises an exception, so that partial files are cleaned up."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -38,14 +38,14 @@ def terminable() -> Iterator[None]:
 
 
 class Interrupts:
-    """Within it, a first signal is noted in `signal`, and a second one ends the process with 128 + its number."""
+    """Context in which a first signal is recorded in `signal`, and a second one ends the process with code 128 + its number."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere signals cannot be handled
+        if threading.current_thread() is threading.main_thread():  # signals can only be handled in the main thread
             self.before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
@@ -56,17 +56,17 @@ class Interrupts:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
             if sys.stderr.isatty():
-                os.write(sys.stderr.fileno(), SHOW_CURSOR + b"\n")  # the bar had hidden it
+                os.write(sys.stderr.fileno(), SHOW_CURSOR + b"\n")  # the progress bar hides the cursor
             os._exit(128 + number)
         self.signal = number
 
     @property
     def caught(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal was received."""
         return self.signal is not None
 
     def leave(self) -> None:
-        """Ends the process as the signal asks for: as Ctrl-C does, or with exit code 128 + its number."""
+        """Ends the process as the signal requires: as Ctrl-C does, or with exit code 128 + its number."""
         if self.signal == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + (self.signal or signal.SIGTERM))

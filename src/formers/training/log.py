@@ -1,6 +1,6 @@
-"""What a run shows: a live bar on a terminal, plain lines elsewhere; and what it keeps: every figure as a line of JSON in its folder.
+"""The log of a run: a progress bar on a terminal, plain lines elsewhere, and every metric as a line of JSON in metrics.jsonl.
 
-The same figures go to the sinks that are wanted (sinks.py). One that fails is told once and dropped: nobody's server stops a training.
+The same metrics go to the chosen sinks (sinks.py). A sink that fails is reported once and dropped: it does not stop the training.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from formers.training.sinks import sinks as open_sinks
 
 METRICS = "metrics.jsonl"
 REFRESHES = 4
-"""How often a second the bar is drawn, by a thread of its own."""
+"""Refresh rate of the bar per second, in a separate thread."""
 LINE_EVERY = 10.0
 """Seconds between two plain lines."""
 UNPRINTABLE = {i: "\ufffd" for i in (*range(32), *range(127, 160)) if chr(i) not in "\t\n"}
-"""Control codes, which a model of bytes writes by chance and a terminal would obey."""
+"""Control codes, which a byte model may generate and a terminal would execute."""
 TAIL = 1 << 16
-"""Bytes in which the last whole line of the metrics is sought."""
+"""The last complete line of the metrics is searched in this many bytes."""
 
 Tick = Callable[[int, "int | None"], None]
-"""Takes how much is done, and of how much, where that is known."""
+"""Called with the amount done, and the total if it is known."""
 
 
 class _Screen(Console):
-    """A console whose reader may go away: what is shown is not what a training is for."""
+    """A console that ignores a closed pipe: output must not stop a training."""
 
     def on_broken_pipe(self) -> None:
-        """Says nothing more."""
+        """Stops writing."""
         self.quiet = True
 
 
 class Log:
-    """Shows progress from 0 to 1 with the newest figures, and appends them to metrics.jsonl.
+    """Shows progress from 0 to 1 with the newest metrics, and appends them to metrics.jsonl.
 
-    keep: how many bytes of the metrics that are there a resumed run goes on from; None starts a new file.
-    sinks: auto, none, or names with commas between them; facts: what they are told of the run.
+    keep: number of bytes of the existing metrics that a resumed run keeps; None starts a new file.
+    sinks: auto, none, or comma-separated names; facts: the description of the run for them.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Log:
         self.file: int | None = None
         self.sinks: list[Sink] = []
         self.written: dict[str, float] = {}
-        """When each sink was last given the figures of a step."""
+        """The time of the last write of step metrics to each sink."""
         self.began: tuple[float, float] | None = None
-        """When the first step of this session was shown, and how far the run was then."""
+        """The time and the progress of the first step of this session."""
         self.shown = -math.inf
         self.bar = _progress(self.console, transient=False) if self.console.is_terminal and not self.console.quiet else None
         self.task = None if self.bar is None else self.bar.add_task("training", total=1.0, figures="")
@@ -81,16 +81,16 @@ class Log:
     def _open(self, folder: Path, sinks: str, keep: int | None, facts: Mapping[str, Any]) -> None:
         path = folder / METRICS
         end, after = 0, None
-        with _told(folder):
+        with _disk_errors(folder):
             if keep is not None:
                 there = path.stat().st_size if path.exists() else 0
                 if there < keep:
-                    self.say(f"{path} has {there:,} of the {keep:,} bytes that the checkpoint knows of: what is there is kept")
+                    self.say(f"{path} has {there:,} of the {keep:,} bytes that the checkpoint recorded: the existing lines are kept")
                 end, after = _last(path, min(keep, there))
-        self.sinks, failed = open_sinks(folder, sinks, facts, after)  # may refuse: before the file is cut
+        self.sinks, failed = open_sinks(folder, sinks, facts, after)  # may raise: before the file is cut
         for line in failed:
             self.say(line)
-        with _told(folder):
+        with _disk_errors(folder):
             self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             os.ftruncate(self.file, end)
 
@@ -109,7 +109,7 @@ class Log:
             self.file = None
 
     def step(self, step: int, progress: float, figures: Mapping[str, float]) -> None:
-        """Shows the figures of a training step."""
+        """Shows the metrics of a training step."""
         now = time.perf_counter()
         if self.began is None:
             self.began = now, progress
@@ -128,7 +128,7 @@ class Log:
             self.say(f"step {step:,}  {progress:4.0%}  {_words(figures)}  left {self._left(now, progress)}")
 
     def record(self, often: bool = False, **figures: float | int | str | None) -> None:
-        """Appends a line of JSON to the run's metrics; figures that come `often`, with every step, reach the sinks now and then."""
+        """Appends a line of JSON to the run's metrics; metrics logged `often`, at every step, are sent to the sinks less frequently."""
         if self.file is None or self.folder is None:
             return
         try:
@@ -136,17 +136,17 @@ class Log:
         except ValueError:
             line = json.dumps(finite(figures))
         data = line.encode() + b"\n"
-        with _told(self.folder):
+        with _disk_errors(self.folder):
             if os.write(self.file, data) < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a disk takes less than it is given only where it is full
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a partial write means that the disk is full
         if self.sinks:
             self._send(often, figures)
 
     def size(self) -> int:
-        """The bytes of the metrics, all of them on the disk."""
+        """The size of the metrics in bytes, after syncing them to disk."""
         if self.file is None or self.folder is None:
             return 0
-        with _told(self.folder):
+        with _disk_errors(self.folder):
             os.fsync(self.file)
             return os.fstat(self.file).st_size
 
@@ -155,7 +155,7 @@ class Log:
         self.console.print(line.translate(UNPRINTABLE), highlight=False, markup=False, soft_wrap=True)
 
     def part(self, description: str) -> AbstractContextManager[Tick]:
-        """A second bar under that of the training, as long as its body runs: `with log.part("judging") as tick: tick(3, 10)`."""
+        """A second bar below the training bar, while the body runs: `with log.part("evaluating") as tick: tick(3, 10)`."""
         return _ticking(self.bar, description)
 
     def _left(self, now: float, progress: float) -> str:
@@ -181,12 +181,12 @@ class Log:
             act()
         except Exception as error:
             self.sinks.remove(sink)
-            self.say(f"{sink.name} failed ({error}): no more figures go there, the training goes on")
+            self.say(f"{sink.name} failed ({error}): it gets no more metrics, the training continues")
 
 
 @contextmanager
 def progress_bar(description: str, console: Console | None = None) -> Iterator[Tick]:
-    """A bar on a terminal's standard error that goes away at the end, silence elsewhere: `tick(done, total)`."""
+    """A bar on a terminal's standard error, removed at the end; no output elsewhere: `tick(done, total)`."""
     console = console or Console(stderr=True)
     if silent() or not console.is_terminal:
         yield _nothing
@@ -196,7 +196,7 @@ def progress_bar(description: str, console: Console | None = None) -> Iterator[T
 
 
 def finite(figures: Mapping[str, float | int | str | None]) -> dict[str, float | int | str | None]:
-    """The figures as JSON can hold them: one that is no number is null, and its word stands beside it, as in loss_word = "nan"."""
+    """The metrics as JSON values: one that is not finite is null, with its text in a second key, as in loss_word = "nan"."""
     whole: dict[str, float | int | str | None] = {}
     for name, value in figures.items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -221,7 +221,7 @@ def _progress(console: Console, transient: bool) -> Progress:
 
 @contextmanager
 def _ticking(bar: Progress | None, description: str) -> Iterator[Tick]:
-    """A task of a bar for as long as its body runs."""
+    """A task of a bar while the body runs."""
     if bar is None:
         yield _nothing
         return
@@ -241,17 +241,17 @@ def _nothing(done: int, total: int | None) -> None:
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
-    """Turns a disk's refusal into a sentence."""
+def _disk_errors(folder: Path) -> Iterator[None]:
+    """Context that turns a disk error into a FormersError."""
     try:
         yield
     except OSError as error:
-        fix = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
+        fix = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "fix that"
         raise FormersError(f"{METRICS} cannot be written ({error.strerror}): {fix}, then `formers resume {folder}`.") from None
 
 
 def _last(path: Path, end: int) -> tuple[int, int]:
-    """Where the last whole line before byte `end` ends, and the step that it tells of."""
+    """The end of the last complete line before byte `end`, and its step."""
     if end == 0:
         return 0, 0
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
-"""The optimisers and their learning rate.
+"""Optimisers and learning-rate schedules.
 
-m <- (1-b1) g + b1 m,  v <- (1-b2) g^2 + b2 v,  x <- x - rate m' / (sqrt v' + eps)      adamw; m', v' without their start at 0
+m <- (1-b1) g + b1 m,  v <- (1-b2) g^2 + b2 v,  x <- x - rate m' / (sqrt v' + eps)      adamw; m', v' bias-corrected
 v <- u v + g,          x <- x - rate v                                                  momentum (Polyak, 1964)           E39
 s <- s + g^2,          x <- x - rate g / (sqrt s + eps)                                 adagrad (Duchi et al., 2011)      E38
 x <- (1 - rate decay) x                                                                 before each, for matrices
@@ -9,10 +9,10 @@ g <- g min(1, c / |g|)                                                          
 rate(s) = peak * min(u, 1) * shape                                                                               E20
 shape   = 0.05 + 0.95 (1 + cos(pi p)) / 2 (cosine), 1 / sqrt(max(v, 1)) (inverse-sqrt), or 1 (constant)
 
-With a budget in steps u = v = s / w, and p is the share of the budget that has been spent; s counts from 1, and w is the warm-up in
-steps, at most a tenth of the budget. With a budget in time, of which the share t has been spent, u = max(s / w, 10 t): the warm-up ends
+With a budget in steps u = v = s / w, and p is the share of the budget spent; s counts from 1, and w is the warm-up in
+steps, at most a tenth of the budget. With a budget in time and the share t of it spent, u = max(s / w, 10 t): the warm-up ends
 after w steps or a tenth of the time, whichever comes first. The cosine then begins at a fifth, p = max(t - 0.2, 0) / 0.8, and
-v = max(s / w, 5 t), so that the peak is reached at any speed, also where the first evaluation, at a tenth, takes long. The inverse square
+v = max(s / w, 5 t), so the peak is reached at any speed, also if the first evaluation, at a tenth, takes long. The inverse square
 root is the 2017 paper's schedule, whose peak is d^-0.5 w^-0.5.
 """
 
@@ -33,9 +33,9 @@ HELD_SHARE = 0.2
 FLOOR = 0.05
 """The share of the peak that the cosine ends at."""
 DECAY = "decay"
-"""What a group of weights calls its decay where the optimiser knows of none."""
+"""The key of the weight decay in parameter groups of optimisers without decoupled weight decay."""
 EPSILON = 1e-10
-"""So that a gradient of 0 stays one."""
+"""Avoids a division by zero."""
 
 
 def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
@@ -46,7 +46,7 @@ def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), fused=True)
-    # These two of torch add the decay to the gradient, where momentum would multiply it; here it means the same for all.
+    # These two of torch add the decay to the gradient, where momentum would multiply it; decoupled decay is the same for all.
     groups = [{"params": group["params"], DECAY: group["weight_decay"]} for group in groups]
     made: torch.optim.Optimizer
     if settings.optimizer == "momentum":
@@ -58,7 +58,7 @@ def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
 
 
 def decayed(model: nn.Module) -> set[str]:
-    """The names of the parameters that weight decay applies to: those with two or more dimensions that multiply what passes through.
+    """The names of the parameters with weight decay: matrices, but not tables of vectors.
 
     Vectors and numbers, such as biases and norms, are not decayed. A module whose own parameters are tables of vectors, or biases with
     more than one dimension, names them, or the `ParameterList` that holds them, in its attribute `undecayed`.
@@ -73,7 +73,7 @@ def decayed(model: nn.Module) -> set[str]:
 
 @torch.no_grad()
 def _decay(made: torch.optim.Optimizer, *_: object) -> None:
-    """Lets matrices lose their share, as AdamW does, before a step."""
+    """Applies decoupled weight decay before a step, as AdamW does."""
     for group in made.param_groups:
         if group[DECAY]:
             torch._foreach_mul_([p for p in group["params"] if p.grad is not None], 1 - group["lr"] * group[DECAY])
@@ -81,7 +81,7 @@ def _decay(made: torch.optim.Optimizer, *_: object) -> None:
 
 @torch.no_grad()
 def clip(parameters: Iterable[Tensor], settings: Settings) -> float:
-    """Scales gradients down as the settings ask for; their norm, all together, before that."""
+    """Clips gradients as the settings say; returns their global norm before clipping."""
     there = [p for p in parameters if p.grad is not None]
     if settings.clip_each is None:
         return torch.nn.utils.clip_grad_norm_(there, settings.clip, foreach=True).item()
@@ -92,7 +92,7 @@ def clip(parameters: Iterable[Tensor], settings: Settings) -> float:
 
 
 def rate(settings: Settings, step: int, progress: float) -> float:
-    """The learning rate of a step (from 1), `progress` of the whole budget spent."""
+    """The learning rate of a step (from 1), with the share `progress` of the budget spent."""
     warmup, progress = settings.warm_steps, min(progress, 1.0)
     warm = min(step / warmup, 1.0) if warmup else 1.0
     fall = math.sqrt(max(warmup, 1) / max(step, warmup, 1))

@@ -1,4 +1,4 @@
-"""What the products of a training step are computed in: float32, bf16 by autocast, or fp16 with a scaled loss."""
+"""The precision of a training step: float32, bf16 by autocast, or fp16 with a scaled loss."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ PROBE = "import torch; x = torch.ones(32, 32, dtype=torch.bfloat16); (x @ x).sum
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Within it, products are computed in the precision."""
+    """The autocast context of a precision."""
     return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=TYPES[precision])
 
 
 def scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
-    """Scales the loss of an fp16 step, so that small gradients do not vanish; of another step it leaves all as it is."""
+    """The gradient scaler of fp16, which keeps small gradients from vanishing; disabled for other precisions."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
 def prepare(precision: str, device: torch.device) -> None:
-    """Refuses a precision that the device cannot train in, and turns off what this processor announces and does not have."""
+    """Raises for a precision that the device does not support, and disables AMX on processors that report it and trap on it."""
     if precision == "fp16" and device.type == "cpu":
         raise FormersError("precision=fp16 needs a GPU: use bf16 or float32 on a CPU.")
     if precision == "bf16" and device.type == "cpu" and "ONEDNN_MAX_CPU_ISA" not in os.environ and announces_amx() and not computes():
-        os.environ["ONEDNN_MAX_CPU_ISA"] = WITHOUT_AMX  # read at the first product
-        log.info("bf16 products do without AMX, which this processor announces and traps on")
+        os.environ["ONEDNN_MAX_CPU_ISA"] = WITHOUT_AMX  # read at the first matrix product
+        log.info("AMX is disabled for bf16: this processor reports it and traps on it")
 
 
 def announces_amx() -> bool:
-    """Whether the processor says that it has AMX, the instructions that bf16 products are made of where they are there."""
+    """Whether the processor reports AMX, the instructions that bf16 products use."""
     try:
         return platform.machine() == "x86_64" and "amx_tile" in Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -50,9 +50,9 @@ def announces_amx() -> bool:
 
 
 def computes(instructions: str | None = None) -> bool:
-    """Whether a bf16 product survives on the CPU, perhaps with fewer instructions (WITHOUT_AMX).
+    """Whether a bf16 product works on the CPU, perhaps with fewer instructions (WITHOUT_AMX).
 
-    It is tried in another process: some virtual machines announce AMX and trap on it.
+    It is tried in another process: some virtual machines report AMX and trap on it.
     """
     environment = os.environ if instructions is None else {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
     return subprocess.run([sys.executable, "-c", PROBE], capture_output=True, env=environment).returncode == 0

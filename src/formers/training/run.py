@@ -33,9 +33,9 @@ def evaluate_run(
     device: str = "auto",
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Results:
-    """The figures of a run's model on a part of its own data, or of other data, and the protocol that they were counted by.
+    """The metrics of a run's model on a part of its own data, or of other data, and the protocol used.
 
-    protocol: how a text is read; what it leaves open is the run's own. limit: the number of tokens of a text, or of rows of other data.
+    protocol: how a text is read; unset fields are those of the run. limit: the number of tokens of a text, or of rows of other data.
     """
     model, task, facts = open_run(run, data, part, protocol, checkpoint, device)
     its_own = Protocol(**facts.get("protocol") or {})
@@ -58,9 +58,9 @@ def open_run(
     checkpoint: Literal["last", "best"] = "last",
     device: str = "auto",
 ) -> tuple[Model, Task, dict[str, Any]]:
-    """The model of a run, its own data or others as it reads them, and what the run says of itself.
+    """The model of a run, its own data or others as it reads them, and the description of the run.
 
-    Raises FormersError for what cannot be evaluated, or not by this protocol.
+    Raises FormersError if the run cannot be evaluated, or not with this protocol.
     """
     folder = given_path("run", run, "the folder of a run")
     if data is not None:
@@ -72,9 +72,9 @@ def open_run(
     source = str(facts["data"]) if data is None else data
     reading, whole = Reading(**facts.get("reading", {})), _is_whole(facts, data)
     if whole and part is not None:
-        raise FormersError(f"split={part} cannot be had of {source}: a file of your own is evaluated whole; leave it out.")
+        raise FormersError(f"split={part} cannot be used with {source}: your own file is evaluated as a whole; leave it out.")
     its_own = facts.get("data") in (source, resolved(source))
-    if not its_own:  # a folder or a named set has its parts
+    if not its_own:  # a folder or a named set has parts
         reading = reading.replace(valid=resolved(source) if whole else None)
     spec, asked = model.spec, {name: value for name, value in protocol if value is not None}
     if asked and (spec.encoder is not None or not spec.head.per_position):
@@ -95,7 +95,7 @@ def open_run(
 
 
 def _is_whole(facts: dict[str, Any], data: str | None) -> bool:
-    """Whether data are a file of the user's own, which has no parts; not if they are what the run was trained on."""
+    """Whether data are a single file of the user, which has no parts; not if the run was trained on it."""
     if data is None or facts.get("data") in (data, resolved(data)) or kind_of(data) == "images":  # images are split into parts
         return False
     return all(Path(file).is_file() for file in parallel(data))

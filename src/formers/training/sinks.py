@@ -1,7 +1,7 @@
-"""Where a run's figures go besides its own folder: TensorBoard, Weights & Biases, MLflow, each if it is there and wanted.
+"""Experiment trackers that get a run's metrics: TensorBoard, Weights & Biases, MLflow, each if installed and chosen.
 
-A sink takes the figures of a step. A resumed run goes on in the same place: TensorBoard forgets what lies behind the checkpoint, and
-the others find their run by the id that they left in the folder.
+A sink takes the metrics of a step. A resumed run continues in the same place: TensorBoard drops the steps after the checkpoint, and
+the others find their run by the id in the folder.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from formers.core import FormersError, nearest
 
 
 class Sink:
-    """A place that figures are written to; `after` is the last step of a resumed run, None for a new one."""
+    """A tracker that metrics are written to; `after` is the last step of a resumed run, None for a new one."""
 
     name: ClassVar[str]
     package: ClassVar[str]
-    """What `pip install` must be given."""
+    """The name for `pip install`."""
     every: ClassVar[float] = 0.5
-    """Seconds between two writes of figures that come with every step."""
+    """Seconds between two writes of step metrics."""
 
     def __init__(self, folder: Path, facts: Mapping[str, Any], after: int | None) -> None:
         raise TypeError(f"{type(self).__name__} cannot be opened: define __init__(folder, facts, after).")
 
     @classmethod
     def wanted(cls) -> bool:
-        """Whether the user has set it up, so that `auto` takes it."""
+        """Whether the user has configured it, so that `auto` takes it."""
         return True
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Writes the figures of a step."""
+        """Writes the metrics of a step."""
         raise TypeError(f"{type(self).__name__} takes no figures: define write(step, figures).")
 
     def close(self) -> None:
-        """Writes out what is left."""
+        """Flushes and closes."""
 
 
 class TensorBoard(Sink):
@@ -52,7 +52,7 @@ class TensorBoard(Sink):
         from torch.utils.tensorboard import SummaryWriter
 
         place = folder / "tensorboard"
-        if after is None:  # a run that is replaced must not lend its curves to the new one
+        if after is None:  # the curves of a replaced run must not appear in the new one
             for old in place.glob("events.out.tfevents.*"):
                 old.unlink()
         self.writer: Any = SummaryWriter(str(place), purge_step=None if after is None else after + 1)
@@ -74,7 +74,7 @@ class Wandb(Sink):
     def __init__(self, folder: Path, facts: Mapping[str, Any], after: int | None) -> None:
         wandb: Any = importlib.import_module("wandb")
 
-        known = _kept(folder / "wandb-id", after) or uuid.uuid4().hex[:12]
+        known = _saved_id(folder / "wandb-id", after) or uuid.uuid4().hex[:12]
         self.run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or "formers",
             name=folder.resolve().name,
@@ -82,10 +82,10 @@ class Wandb(Sink):
             resume="allow",
             dir=str(folder),
             config=dict(facts),
-            settings=wandb.Settings(silent=True, console="off"),  # the terminal is the bar's
+            settings=wandb.Settings(silent=True, console="off"),  # the terminal shows the progress bar
         )
         (folder / "wandb-id").write_text(known)
-        # Its own steps only ever grow, and what a resumed run repeats would be dropped: ours is a figure beside the others.
+        # Its own steps only increase, and steps repeated by a resumed run would be dropped: our step is one of the metrics.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 
@@ -105,13 +105,13 @@ class MLflow(Sink):
 
     name = "mlflow"
     package = "mlflow"
-    every = 5.0  # a request to a server, which the training waits for
+    every = 5.0  # a blocking request to a server
 
     def __init__(self, folder: Path, facts: Mapping[str, Any], after: int | None) -> None:
         mlflow: Any = importlib.import_module("mlflow")
 
         self.mlflow = mlflow
-        known = _kept(folder / "mlflow-id", after)
+        known = _saved_id(folder / "mlflow-id", after)
         run = mlflow.start_run(run_id=known) if known else mlflow.start_run(run_name=folder.resolve().name)
         if not known:  # a parameter of a run can be set once
             (folder / "mlflow-id").write_text(run.info.run_id)
@@ -132,9 +132,9 @@ SINKS: dict[str, type[Sink]] = {sink.name: sink for sink in (TensorBoard, Wandb,
 
 
 def sinks(folder: Path, names: str, facts: Mapping[str, Any], after: int | None = None) -> tuple[list[Sink], list[str]]:
-    """The sinks that `names` asks for, opened, and a line about each that `auto` wanted and could not open.
+    """The sinks in `names`, opened, and a line about each that `auto` chose and could not open.
 
-    `auto` takes those that are installed and set up, `none` none. A sink that is named must be there.
+    `auto` takes those that are installed and configured, `none` none. A sink that is named must be installed.
     """
     auto = names.strip() == "auto"
     opened: list[Sink] = []
@@ -142,13 +142,13 @@ def sinks(folder: Path, names: str, facts: Mapping[str, Any], after: int | None 
     for kind in _chosen(names):
         try:
             opened.append(kind(folder, facts, after))
-        except Exception as error:  # whatever another's library throws
+        except Exception as error:  # any exception of a third-party library
             why = f"{kind.name} cannot be written to ({_brief(error)})"
             if not auto:
                 for sink in opened:
                     sink.close()
-                raise FormersError(f"{why}: mend that, or leave {kind.name} out.") from None
-            failed.append(f"{why}: no figures go there")
+                raise FormersError(f"{why}: fix that, or leave {kind.name} out.") from None
+            failed.append(f"{why}: it gets no metrics")
     return opened, failed
 
 
@@ -160,7 +160,7 @@ def _chosen(names: str) -> list[type[Sink]]:
         if name in ("", "none"):
             continue
         if name not in SINKS:
-            raise FormersError(f"{name!r} is no place for figures: {nearest(name, [*SINKS, 'auto', 'none'])}")
+            raise FormersError(f"{name!r} is not a tracker: {nearest(name, [*SINKS, 'auto', 'none'])}")
         if not _installed(SINKS[name]):
             raise FormersError(f"{name} is not installed: run `pip install {SINKS[name].package}`, or leave it out.")
         chosen.append(SINKS[name])
@@ -169,11 +169,11 @@ def _chosen(names: str) -> list[type[Sink]]:
 
 def _installed(kind: type[Sink]) -> bool:
     found = importlib.util.find_spec(kind.package)
-    return found is not None and found.origin is not None  # a folder ./wandb, which wandb itself leaves behind, is no module
+    return found is not None and found.origin is not None  # a folder ./wandb, which wandb creates, is not a module
 
 
-def _kept(path: Path, after: int | None) -> str | None:
-    """The id that an earlier session of a resumed run left."""
+def _saved_id(path: Path, after: int | None) -> str | None:
+    """The id that an earlier session of a resumed run saved."""
     return path.read_text().strip() if after is not None and path.exists() else None
 
 

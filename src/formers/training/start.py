@@ -36,7 +36,7 @@ from formers.training.trainer import Trainer
 logger = logging.getLogger(__name__)
 
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
-"""What torch.distributed says when another process has ended."""
+"""Error messages of torch.distributed when another process has ended."""
 
 
 class Trained(NamedTuple):
@@ -67,11 +67,11 @@ def train(
     """Trains a member on data, saves it in the run folder `out` during training, and evaluates it on held-out data.
 
     data: a file, a folder, a glob, two parallel files with a comma between them, or a name such as enwik8 or stdlib.
-    from_run: another run whose weights and sizes this one begins with.
-    track: where figures go beside metrics.jsonl: auto, none, or some of tensorboard,wandb,mlflow.
+    from_run: another run whose weights and sizes this one starts from.
+    track: trackers that get the metrics besides metrics.jsonl: auto, none, or some of tensorboard,wandb,mlflow.
     member_sizes: options of the member, for names that mean something else here: member_sizes={"steps": 8} of universal-transformer.
     Options are the member's sizes (layers=8), the settings of training (batch=32, learning_rate=3e-4) and of reading (tokens="bpe").
-    A folder that holds a run is refused unless `overwrite` is True. A run that was stopped or killed goes on with `resume`.
+    Raises if the folder contains a run, unless `overwrite` is True. A run that was stopped or killed is continued with `resume`.
     """
     if out is not None:
         given_path("out", out, "the folder to save the run in")
@@ -79,13 +79,13 @@ def train(
         given_path("from_run", from_run, "the folder of the run to begin with")
     given_path("data", data, DATA)
     if not isinstance(track, str):
-        raise FormersError(f"track={track!r} is no text: give auto, none, or some of tensorboard,wandb,mlflow.")
+        raise FormersError(f"track={track!r} is not a string: give auto, none, or some of tensorboard,wandb,mlflow.")
     start, place = time.monotonic(), world()
     sizes, chosen, reading = arranged(member, options, steps, minutes, preset, seed, member_sizes)
     if place.restarts and out is not None and holds_run(Path(out)) and read_facts(Path(out))["command"] == command():
-        return resume(out, device=device, quiet=quiet)  # torchrun begins again with the command it was given
+        return resume(out, device=device, quiet=quiet)  # torchrun restarts with the command it was given
     if out is None and not place.alone:
-        raise FormersError(f"{place.size} processes need a folder that all of them know: give --out.")
+        raise FormersError(f"{place.size} processes need a common folder: give --out.")
     with _ready(place, device, chosen, out) as where, ExitStack() as stack:
         folder = None if out is None else Path(out)
         if folder is not None and place.first:
@@ -117,14 +117,14 @@ def train(
 def resume(
     run: str | Path, *, steps: int | None = None, minutes: float | None = None, device: str | None = None, quiet: bool = False
 ) -> Trained:
-    """Goes on with a run from its newest sound checkpoint, bit for bit as if it had never stopped; perhaps to another budget."""
+    """Resumes a run from its newest valid checkpoint, bit-exactly, as if it had never stopped; perhaps with another budget."""
     start, folder, place = time.monotonic(), given_path("run", run, "the folder of a run"), world()
     facts = read_facts(folder)
     if "env" in facts:
-        raise FormersError(f"{folder} is the run of an agent: go on with formers.rl.resume, or `formers resume {folder}`.")
+        raise FormersError(f"{folder} is the run of an agent: continue it with formers.rl.resume, or `formers resume {folder}`.")
     chosen = Settings(**facts["settings"]).with_budget(steps, minutes)
     if facts["finished"] and steps is None and minutes is None:
-        raise FormersError(f"{folder} has spent its budget: give more with --steps or --minutes, counted from its beginning.")
+        raise FormersError(f"{folder} has spent its budget: give more with --steps or --minutes, counted from the start of the run.")
     with _ready(place, device or facts["device"].partition(":")[0], chosen, folder, resumed=True) as where:
         with Log(None, quiet=quiet or not place.first) as console:
             if place.first:
@@ -132,19 +132,19 @@ def resume(
             place.wait()
             found = newest(folder, console.say)
         if found is None:
-            raise FormersError(f"{folder} has no checkpoint to go on from: train again with --config {folder / YAML}.")
+            raise FormersError(f"{folder} has no checkpoint to resume from: train again with --config {folder / YAML}.")
         task = _in_turn(place, quiet, lambda: _again(facts, found))
         if task.fingerprint != facts["fingerprint"]:
             raise FormersError(
-                f"the data of {folder} are not what they were when the run began ({facts['data']}): restore them, "
-                f"or begin a new run with --from {folder}."
+                f"the data of {folder} have changed since the run started ({facts['data']}): restore them, "
+                f"or start a new run with --from {folder}."
             )
         torch.manual_seed(chosen.seed)
         trainer = Trainer(new_model(task, where), task, chosen, place)
         keep = restore(found, trainer)
         if (steps is not None and trainer.step > steps) or (minutes is not None and trainer.seconds > 60 * minutes):
             done = f"step {trainer.step:,}" if steps is not None else f"minute {trainer.seconds / 60:.1f}"
-            raise FormersError(f"{folder} is at {done} already: a budget counts from the beginning of the run; give more.")
+            raise FormersError(f"{folder} is at {done} already: a budget counts from the start of the run; give more.")
         facts = {**facts, "settings": dict(chosen), "finished": False, "versions": versions(), "processes": place.size}
         place.wait()
         if place.first:
@@ -162,9 +162,9 @@ def arranged(
     seed: int = 0,
     member_sizes: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], Settings, Reading]:
-    """A member's sizes, the settings of its training and of its reading, from options that name any of them.
+    """Sorts options into a member's sizes, training settings and reading options.
 
-    `steps` among the options is one of the member (the depth steps of universal-transformer); training steps have a parameter of their own.
+    `steps` among the options is one of the member (the depth steps of universal-transformer); training steps have their own parameter.
     """
     sizes, rest, read = _sorted(member, options)
     sizes |= _own(member, member_sizes or {})
@@ -173,7 +173,7 @@ def arranged(
 
 
 def _fit(trainer: Trainer, folder: Path | None, facts: dict[str, Any], quiet: bool, keep: int | None, start: float) -> Trained:
-    """Trains until the budget is spent, then evaluates; `keep` bytes of the metrics are those of the run so far."""
+    """Trains until the budget is spent, then evaluates; the first `keep` bytes of the metrics are kept."""
     first = trainer.world.first
     mine = folder if first else None
     with Interrupts() as interrupts, Log(mine, quiet=quiet or not first, sinks=facts["track"], keep=keep, facts=facts) as log:
@@ -181,9 +181,9 @@ def _fit(trainer: Trainer, folder: Path | None, facts: dict[str, Any], quiet: bo
         parameters = f"{facts['parameters']:,} parameters" + (f", {spare:,} of them for training alone" if spare else "")
         log.say(f"{trainer.task.spec.name}: {parameters}; data: {trainer.task.about}")
         if keep is not None:
-            log.say(f"going on from step {trainer.step:,}")
+            log.say(f"resuming from step {trainer.step:,}")
         if folder is not None and keep is None:
-            trainer.save(folder, log)  # so that there is something to go on from, and a full disk is known before the first step
+            trainer.save(folder, log)  # so that the run can be resumed, and a full disk is noticed before the first step
             if first:
                 describe(folder, facts)
                 begun(folder)
@@ -200,7 +200,7 @@ def _fit(trainer: Trainer, folder: Path | None, facts: dict[str, Any], quiet: bo
 
 @contextmanager
 def _ready(place: World, device: str, chosen: Settings, out: str | Path | None, resumed: bool = False) -> Iterator[torch.device]:
-    """Within it the device is known, the processes have found each other, and the run's folder is theirs."""
+    """Context with the device chosen, the process group initialised, and the run's folder locked."""
     where = pick_device(device, place.local)
     precision.prepare(chosen.precision, where)
     logger.info("training on %s in %s, with %d threads", where, chosen.precision, torch.get_num_threads())
@@ -211,7 +211,7 @@ def _ready(place: World, device: str, chosen: Settings, out: str | Path | None, 
     except RuntimeError as error:
         if place.alone or not any(words in str(error) for words in LOST):
             raise
-        raise FormersError("another process of this run has ended: its own message says why; go on with `formers resume`.") from None
+        raise FormersError("another process of this run has ended: see its own message; continue with `formers resume`.") from None
     finally:
         if joined:
             leave()
@@ -228,7 +228,7 @@ def _short_errors(trainer: Trainer) -> Iterator[None]:
         if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
             less = ("" if chosen.checkpoint else "checkpoint=true or ") + f"accumulate={2 * chosen.accumulate}"
             raise FormersError(
-                f"memory cannot hold batch={chosen.batch} at length={trainer.model.spec.length}: use a smaller batch or length, "
+                f"out of memory with batch={chosen.batch} at length={trainer.model.spec.length}: use a smaller batch or length, "
                 f"or {less} for the same gradient in less memory."
             ) from None
         if chosen.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
@@ -238,27 +238,27 @@ def _short_errors(trainer: Trainer) -> Iterator[None]:
 
 
 def _in_turn(place: World, quiet: bool, make: Callable[[], Task]) -> Task:
-    """The task that `make` gives, read by the first process before the others: it fills the cache that they read."""
+    """The task that `make` returns, made by the first process before the others: it fills the cache that they read."""
     if not place.first:
         place.wait()
     with silently() if quiet or not place.first else nullcontext():
         task = make()
         for part in ("train", "valid"):
-            task.batches.parts[part]  # made now, and not within the first step
+            task.batches.parts[part]  # made now, not during the first step
     if place.first:
         place.wait()
     return task
 
 
 def new_model(task: Task, where: torch.device) -> Model:
-    """The model of a task, fresh, on its device, in training mode."""
+    """A newly initialised model of a task, on its device, in training mode."""
     model = build(task.spec).to(where).train()
     model.tokenizer, model.labels = task.tokenizer, task.labels
     return model
 
 
 def _again(facts: dict[str, Any], found: Path) -> Task:
-    """The task of a run that goes on: its tokenizer is the checkpoint's."""
+    """The task of a resumed run, with the tokenizer of the checkpoint."""
     config = read_config(found)
     tokenizer = load_tokenizer(config, found)
     task = task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading(**facts["reading"]), config["labels"])
@@ -271,31 +271,31 @@ def with_protocol(task: Task, protocol: Mapping[str, Any]) -> Task:
 
 
 def _continued(member: str, run: Path, data: str, preset: str | None, sizes: dict[str, Any], reading: Reading) -> Task:
-    """The task of a run that begins with another's weights: its sizes and tokenizer, perhaps other dropout."""
+    """The task of a run that starts from another's weights: its sizes and tokenizer, perhaps with other dropout."""
     if preset is not None:
         raise FormersError(f"preset={preset} cannot be given with --from: the sizes are those of {run}; leave it out.")
     base = load(run)
     if base.spec.name != member:
-        raise FormersError(f"{run} is of the member {base.spec.name}, not {member}: use `formers train {base.spec.name} --from {run}`.")
+        raise FormersError(f"{run} is a run of {base.spec.name}, not {member}: use `formers train {base.spec.name} --from {run}`.")
     for name in sizes:
         if name not in ("dropout", "attention_dropout"):
             raise FormersError(f"{name}={sizes[name]!r} cannot be set with --from: the sizes are those of {run}; leave it out.")
     if reading.tokens is not None:
         raise FormersError(f"tokens={reading.tokens} cannot be set with --from: the tokenizer is that of {run}; leave it out.")
     if base.tokenizer is None and base.spec.image is None:
-        raise FormersError(f"{run} has no tokenizer, so nothing says how to read {data}: give a run that `formers train` wrote.")
-    spec = Spec(**read_config(find(run))["spec"]).replace(**sizes)  # with what only training needs, which `load` leaves behind
-    if isinstance(spec.head, MaskedLM) and kind_of(data) == "labels":  # a trained masked language model learns to classify
+        raise FormersError(f"{run} has no tokenizer, so {data} cannot be read: give a run that `formers train` wrote.")
+    spec = Spec(**read_config(find(run))["spec"]).replace(**sizes)  # including the training-only parts, which `load` drops
+    if isinstance(spec.head, MaskedLM) and kind_of(data) == "labels":  # a masked language model is fine-tuned to classify
         labels = open_labelled(data, reading).labels
         spec = spec.replace(head=Classify(classes=len(labels or ())))
     return task_of(spec, base.tokenizer, data, reading, base.labels)
 
 
 def _sorted(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The options of the member, of the training and of the reading; a name that is none of them is refused."""
+    """The options of the member, of training and of reading; raises for an unknown name."""
     sizes, never = find_member(member).options, find_member(member).never
     kinds: list[type[Part]] = [Settings, Reading]
-    sizes = [*sizes, *(name for name in IMAGE_OPTIONS if name not in sizes)]  # which a member refuses that is not trained on images
+    sizes = [*sizes, *(name for name in IMAGE_OPTIONS if name not in sizes)]  # a member that is not trained on images raises for them
     rest, reading = ([f for f in kind.model_fields if f not in sizes] for kind in kinds)
     for name in options:
         if name in never:
@@ -306,9 +306,9 @@ def _sorted(member: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[
 
 
 def _own(member: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that are of the member, whatever else their names may mean."""
+    """Options of the member, even if training has options of the same name."""
     if not isinstance(given, Mapping):
-        raise FormersError(f"member_sizes={given!r} is no table of options: give names and values, as in {{'steps': 8}}.")
+        raise FormersError(f"member_sizes={given!r} is not a dict of options: give names and values, as in {{'steps': 8}}.")
     known = find_member(member).options
     for name in given:
         if name not in known:
@@ -317,8 +317,8 @@ def _own(member: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _defaults(member: str, preset: str | None, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Training settings that the member's paper asks for; `row_tokens`, where it has them, become a batch that is the smaller the longer
-    its rows are, and evaluations during training of as many tokens as they have with short rows."""
+    """The training settings of the member's paper. `row_tokens`, if set, becomes a batch size inversely proportional to the length of its
+    rows, with evaluations during training on as many tokens as with short rows."""
     known = find_member(member)
     chosen = dict(known.training.get(preset or "", {}))
     tokens = chosen.pop("row_tokens", None)
@@ -327,7 +327,7 @@ def _defaults(member: str, preset: str | None, sizes: Mapping[str, Any]) -> dict
     usual = known.parameters["length"].default
     length = sizes.get("length", known.presets[preset].get("length", usual) if preset else usual)
     if not isinstance(length, int) or length < 1:
-        return chosen  # which the member refuses
+        return chosen  # for which the member raises
     batch = max(1, tokens // length)
     less = {name: max(4, Settings.model_fields[name].default * tokens // (batch * length)) for name in ("eval_batches", "final_batches")}
     return {**chosen, "batch": batch, **(less if length > tokens else {})}

@@ -1,4 +1,4 @@
-"""The task that a member and its data make: the spec decides which batches it needs, the data decide its vocabulary and its classes."""
+"""The task of a member and its data: the spec determines the batches, the data determine the vocabulary and the classes."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from formers.training.stories import prepare_stories, refuse_reader, story_batch
 log = logging.getLogger(__name__)
 
 DATA = "a file, a folder, a glob such as 'texts/*.txt', or a name such as stdlib"
-"""What may be trained on."""
+"""Accepted data, for error messages."""
 WORDS = 1 << 30
-"""More words than data have, where these are yet to be counted."""
+"""A vocabulary larger than that of any data, before words are counted."""
 
 
 class Task(NamedTuple):
-    """A spec with the vocabulary of its data, the batches to train and evaluate it on, and what they were made of."""
+    """A spec with the vocabulary of its data, the batches for training and evaluation, and where they come from."""
 
     spec: Spec
     tokenizer: Tokenizer | None
-    """None where there is no text."""
+    """None if there is no text."""
     batches: Batches
     about: str
     text: Text | None
@@ -61,7 +61,7 @@ class Task(NamedTuple):
     labels: tuple[str, ...] | None = None
     """The classes in the order of their numbers."""
     source: str = ""
-    """What opens the data again, from any folder."""
+    """The absolute name, which opens the same data from any folder."""
     protocol: Protocol = Protocol()
     """How texts are read in an evaluation."""
 
@@ -69,7 +69,7 @@ class Task(NamedTuple):
 def prepare(
     member: str, data: str | Path, preset: str | None = None, options: dict[str, Any] | None = None, reading: Reading = Reading()
 ) -> Task:
-    """The task that a member and its data make."""
+    """The task of a member and its data."""
     given_path("data", data, DATA)
     options, kind = dict(options or {}), kind_of(data)
     if kind == "task":
@@ -77,7 +77,7 @@ def prepare(
     if kind == "stories":
         return _task(*prepare_stories(member, data, preset, options, reading))
     reads_only_images = "levels" in find_member(member).options
-    if kind == "images" or reads_only_images:  # other data are refused when they are opened
+    if kind == "images" or reads_only_images:  # opening other data raises
         return _of_images(*prepare_images(member, data, preset, options, reading))
     return _prepare_text(member, data, preset, options, reading, has_labels=kind == "labels")
 
@@ -86,7 +86,7 @@ def _prepare_text(member: str, data: str | Path, preset: str | None, options: di
     """The task of a running text, of labelled texts or of pairs."""
     unknown = WORDS if options.get("cutoffs") else 256
     probe = member_spec(member, preset=preset, **{"vocab": unknown, **options})
-    check(probe)  # this and the vocabulary before the data are read
+    check(probe)  # this and the vocabulary are checked before the data are read
     tokens = reading.tokens or default_tokens(data, words="cutoffs" in find_member(member).options)
     specials = _specials(probe)
     vocab = probe.vocab if "vocab" in options else None
@@ -98,7 +98,7 @@ def _prepare_text(member: str, data: str | Path, preset: str | None, options: di
     opened = _open(probe, data, reading)
     assert isinstance(opened, TextData | Examples)
     tokenizer = find_tokenizer(tokens, opened, specials, vocab)
-    if vocab is not None and tokens not in ("bpe", "words"):  # of a small text these may have fewer ids than were asked for
+    if vocab is not None and tokens not in ("bpe", "words"):  # a small text may have fewer ids than requested
         _refuse_small(vocab, tokenizer.vocab)
     else:
         options["vocab"] = tokenizer.vocab
@@ -114,7 +114,7 @@ def _prepare_text(member: str, data: str | Path, preset: str | None, options: di
 def task_of(
     spec: Spec, tokenizer: Tokenizer | None, data: str | Path, reading: Reading = Reading(), labels: Sequence[str] | None = None
 ) -> Task:
-    """The task of a spec whose tokenizer and labels are known, as those of a saved run."""
+    """The task of a spec with a given tokenizer and labels, such as those of a saved run."""
     kind = kind_of(data)
     if kind == "images":
         return _of_images(spec, *open_for(spec, data, reading))
@@ -134,7 +134,7 @@ def _passages(spec: Spec, data: str | Path, tokenizer: Tokenizer) -> Task:
     opened = open_data(data, kind="passages")
     assert isinstance(opened, Passages)
     if not spec.head.generates or spec.encoder is not None:
-        raise FormersError(f"{data} asks for the next word, which {spec.name} does not predict: use a language model.")
+        raise FormersError(f"{data} needs next-word prediction, which {spec.name} does not do: use a language model.")
     if isinstance(tokenizer, Words):
         raise FormersError(f"{data} is plain text, and words between spaces do not fit it: evaluate a model of bytes or bpe on it.")
     batches = LastWord(opened.parts, spec.length, tokenizer)
@@ -147,7 +147,7 @@ def _of_images(spec: Spec, data: ImageData, batches: ImageBatches) -> Task:
 
 
 def _exercise(spec: Spec, data: str | Path, reading: Reading, tokenizer: Tokenizer | None = None) -> Task:
-    """The task of rows that are drawn."""
+    """The task of an exercise."""
     made = drawn(spec, data, reading, tokenizer)
     return Task(spec, made.tokenizer, made.batches, made.about, None, made.fingerprint, made.labels, made.source)
 
@@ -158,14 +158,14 @@ def _open(spec: Spec, data: str | Path, reading: Reading, labels: Sequence[str] 
     if kind == "stories":
         refuse_reader(str(data), spec.name, spec.fact is not None)
     elif spec.fact is not None:
-        raise FormersError(f"{data} has no facts, and with fact={spec.fact} {spec.name} reads nothing else: give stories, such as babi:1.")
+        raise FormersError(f"{data} has no facts, and {spec.name} with fact={spec.fact} only reads facts: give stories, such as babi:1.")
     elif spec.encoder is not None:
         kind = "pairs"
     elif isinstance(spec.head, Classify):
         kind = "labels"
     else:
         if kind == "labels":
-            log.warning("%s has labels or pairs, and %s reads it as plain text, for it does not classify or translate", data, spec.name)
+            log.warning("%s has labels or pairs, and %s reads it as plain text, because it does not classify or translate", data, spec.name)
         kind = "text"
     opened = open_data(data, reading, kind, labels=labels, reader=spec.name)
     assert isinstance(opened, TextData | Examples | StoryData)
@@ -196,7 +196,7 @@ def _task(spec: Spec, tokenizer: Tokenizer, data: TextData | Examples | StoryDat
         streams = Lazy({part: partial(token_stream, data, part, tokenizer) for part in data.parts}, data.parts.name)
         size = sum(stretch.size for stretch in data.parts["train"])
         if size < spec.length:
-            log.warning("%s has %d bytes to learn from, fewer than length=%d: windows are that short", streams.name, size, spec.length)
+            log.warning("%s has %d bytes for training, fewer than length=%d: windows are shorter", streams.name, size, spec.length)
         batches = _over_text(spec, tokenizer, streams)
         if isinstance(tokenizer, Bytes):
             text = Text(streams["train"], streams["valid"], data.about)
@@ -220,7 +220,7 @@ def _over_text(spec: Spec, tokenizer: Tokenizer, streams: Parts[Any]) -> Batches
 
 
 def _say_cuts(spec: Spec, tokenizer: Tokenizer, data: Examples) -> None:
-    """Says how many labelled texts are longer than a model reads."""
+    """Warns if labelled texts are longer than the model reads."""
     long = [text for texts in data.parts.values() for text, _ in texts if len(text.encode("utf-8")) > spec.length]
     count = sum(len(tokenizer.encode(text)) > spec.length for text in long)
     if count:
@@ -228,7 +228,7 @@ def _say_cuts(spec: Spec, tokenizer: Tokenizer, data: Examples) -> None:
 
 
 def _refuse_long(spec: Spec, tokenizer: Tokenizer, data: Examples) -> None:
-    """A table of positions ends at `length`: longer pairs cannot be read."""
+    """Raises if pairs are longer than the model's table of positions."""
     if not spec.position.bounded:
         return
     pairs = [two for part in data.parts.values() for two in (part.longest if isinstance(part, NumberPairs) else part)]

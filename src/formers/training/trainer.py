@@ -1,4 +1,4 @@
-"""The trainer: `train_step` computes one update, `fit` repeats it until the budget is spent, and evaluates and saves on the way.
+"""The trainer: `train_step` computes one update; `fit` repeats it until the budget is spent, and evaluates and saves during training.
 
 Everything random in step s is a function of (seed, s, process): the batch and the dropout. So resuming needs only the step number; there
 is no state of a data loader or of a random number generator to save.
@@ -134,7 +134,7 @@ class Trainer:
         return min(self.step / self.settings.budget, 1.0)
 
     def fit(self, log: Log, folder: Path | None, interrupts: Interrupts) -> dict[str, Any]:
-        """Trains until the budget is spent or a signal arrives, evaluates and saves on the way, and returns the final results."""
+        """Trains until the budget is spent or a signal arrives, evaluates and saves during training, and returns the final results."""
         saved = time.monotonic()
         while self.progress < 1.0:
             if self._should_stop(interrupts):

@@ -97,7 +97,7 @@ def test_globs_and_other_files(root):
     assert kind_of(root / "notes.txt") != "images"
     with refused("notes.txt", ".npz"):
         open_images(root / "notes.txt")
-    with refused("nowhere", "not there"):
+    with refused("nowhere", "does not exist"):
         open_images(root / "nowhere")
     with refused("no image"):
         open_images(f"{root}/*.txt")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import formers
 from formers.data import Bytes
-from formers.data.words import learn_words
+from formers.data.words import build_words
 from formers.inspect import (
     View,
     alignment_of,
@@ -397,7 +397,7 @@ def test_extra_vectors_are_labelled_and_are_no_tokens():
 
 def test_of_a_story_facts_look_at_facts() -> None:
     model = formers.create("encoder", vocab=9, fact=5, classes=3, dim=16, heads=2, layers=2, length=8).eval()
-    model.tokenizer = learn_words(["mary moved to the garden\nwhere is mary\n"])
+    model.tokenizer = build_words(["mary moved to the garden\nwhere is mary\n"])
     (view,) = views_of(model, "Mary moved to the garden. Where is Mary?")
     assert view.queries == view.keys == ["1 mary moved to the garden", "2 where is mary"]
     assert view.weights.shape == (2, 2, 2, 2)

@@ -1,4 +1,4 @@
-"""Losses by position: what judging every token by hand gives, with a memory and without."""
+"""Losses by position: what evaluating every token by hand gives, with a memory and without."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _load(name: str, path: Path) -> dict[str, Array]:
             raise FormersError(
                 f"{name} holds Python objects, which are never loaded: save images of one size as one array of uint8."
             ) from None
-        if "pickle" in str(error):  # what numpy says of any file that does not begin as one of its own
+        if "pickle" in str(error):  # numpy's error for any file without its header
             raise FormersError(f"{name} is not a NumPy file: save an array of images with numpy.save or numpy.savez.") from None
         raise FormersError(f"{name} cannot be read as a NumPy file ({str(error).splitlines()[0].strip('. ')}): save it again.") from None
 

@@ -1,6 +1,6 @@
 """The decoded images of a folder, all of one size: computed once, then read from the cache.
 
-The key of the cache is the names and contents of the files, and the size that is asked for.
+The cache key is computed from the names and contents of the files and the requested size.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from formers.data.images.pillow import BadFile, pillow, read_image
 from formers.data.progress import Progress
 
 FIRST = 3
-"""So many names are shown of a longer list."""
+"""Number of names shown of a longer list."""
 VERSION = 1
-"""Goes up when a file would be decoded to other values."""
+"""Version of the decoder; increased when a file would be decoded to other values."""
 
 
 class Decoded(NamedTuple):
@@ -48,7 +48,7 @@ def decoded(name: str, files: Mapping[str, Path], size: tuple[int, int] | None, 
     path = made("images", key, lambda sink: _write(name, files, size, skip_bad, sink))
     with path.open("rb") as file:
         head = json.loads(file.readline())
-        images = np.frombuffer(bytearray(file.read()), np.uint8).reshape(head["shape"])  # bytearray: torch wants writable memory
+        images = np.frombuffer(bytearray(file.read()), np.uint8).reshape(head["shape"])  # bytearray: torch requires writable memory
     good = set(head["names"])
     return Decoded(torch.from_numpy(images), tuple(head["names"]), tuple(head["bad"]), [two for two in sums if two[0] in good])
 

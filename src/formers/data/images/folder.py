@@ -108,7 +108,7 @@ def _labels(name: str, files: tuple[str, ...], parts: Mapping[str, list[int]]) -
     """The classes, which are the folders of the training images, and the class numbers of each part that has such folders."""
     below = 1 if PurePosixPath(files[0]).parts[0] in SPELLINGS and any(file.startswith("train/") for file in files) else 0
     folders = [parents[below] if len(parents := PurePosixPath(file).parent.parts) > below else None for file in files]
-    # A held-out part has no folders of its own: its classes count, too.
+    # A held-out part has no folders: its classes count, too.
     own = [row for part in ("train", "valid") for row in parts[part] if below == 0 or files[row].startswith("train/")]
     classes = sorted({folder for row in own if (folder := folders[row]) is not None})
     if len(classes) < 2 or any(folders[row] is None for row in own):

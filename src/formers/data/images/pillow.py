@@ -56,7 +56,7 @@ def read_image(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.ui
         raise
     except (library.DecompressionBombWarning, library.DecompressionBombError):
         raise BadFile(f"more than {library.MAX_IMAGE_PIXELS:,} pixels") from None
-    except Exception as error:  # decoders meet broken files with almost every exception there is
+    except Exception as error:  # decoders raise almost any exception on broken files
         raise BadFile("empty" if _is_empty(path) else _reason(error)) from None
 
 

@@ -38,7 +38,7 @@ class ImageData(NamedTuple):
     fingerprint: str
     """Of the content and of how it was split and converted."""
     source: str
-    """What opens the same data from any folder."""
+    """The absolute name, which opens the same data from any folder."""
     binary: Binary | None = None
 
 

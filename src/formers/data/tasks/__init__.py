@@ -1,4 +1,4 @@
-"""Tasks whose rows are drawn, as many as one asks for: what they ask of a model is known exactly, and how hard each row is."""
+"""Generated tasks with any number of rows; the right answer and the difficulty of each row are known exactly."""
 
 from formers.data.tasks.addition import Addition, AdditionVectors
 from formers.data.tasks.agreement import Agreement
@@ -10,7 +10,7 @@ from formers.data.tasks.lookup import Recall, Retrieval
 from formers.data.tasks.naming import EXERCISES, open_strings, open_vectors
 from formers.data.tasks.parity import Parity, ParityVectors
 from formers.data.tasks.sort import SortVectors
-from formers.data.tasks.words import Copy, Duplication, Reverse, Sort, duplication, told
+from formers.data.tasks.words import Copy, Duplication, Reverse, Sort, duplication, token_accuracy
 
 __all__ = [
     "EXERCISES",
@@ -41,5 +41,5 @@ __all__ = [
     "duplication",
     "open_strings",
     "open_vectors",
-    "told",
+    "token_accuracy",
 ]

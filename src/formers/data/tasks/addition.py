@@ -1,11 +1,11 @@
 """Addition: the sum of two numbers, or of all numbers so far.
 
 text       "123+45" -> "168"
-vectors    1 ... `numbers` numbers, one a step, of 1 ... `digits` digits: chunk k of a step is the k-th digit as it is written, one-hot,
-           or 0 behind the last. Asked for at every step but the first: the sum of the numbers so far, `digits` + 1 places of 11
-           classes, place k the k-th digit of the sum as it is written, class 10 behind the last (Graves, 2016, section 3.3)
+vectors    1 ... `numbers` numbers, one per step, of 1 ... `digits` digits: chunk k of a step is the k-th digit as written, one-hot,
+           or 0 after the last. Target at every step but the first: the sum of the numbers so far, `digits` + 1 places of 11
+           classes, place k the k-th digit of the sum as written, class 10 after the last (Graves, 2016, section 3.3)
 
-A digit of the sum needs its two digits and what is carried from all that stand behind them. The numbers of Graves are aligned at their
+A digit of the sum depends on its two digits and on the carry from all digits after them. The numbers of Graves are aligned at their
 first digit here; the paper does not say how.
 """
 
@@ -24,18 +24,18 @@ from formers.data.numbers import Two
 from formers.data.tasks.exercise import Steps, Strings, Vectors
 
 EMPTY = 10
-"""The class of a place behind the last digit."""
+"""The class of a place after the last digit."""
 
 
 class Addition(Strings):
-    """The sum of two numbers, of which one has just `digits` digits and the other has no more."""
+    """The sum of two numbers: one has exactly `digits` digits, the other at most as many."""
 
     digits: int = 12
     test_digits: int = 20
     numbers: Literal["any", "equal"] = "any"
-    """Whether the other has any number of digits, or as many."""
+    """Whether the other number has any number of digits, or equally many."""
     order: Literal["written", "reversed"] = "written"
-    """Whether numbers and sum begin with their first digit, or with the last, so that what is carried is known when it is needed."""
+    """written: first digit first; reversed: last digit first, so that the carry is known when it is needed."""
     dial: ClassVar[str] = "digits"
 
     @property
@@ -58,17 +58,17 @@ class Addition(Strings):
 
 
 def _number(random: Random, digits: int) -> int:
-    """A number of so many digits, the first of which is not 0 unless it is the only one."""
+    """A random number with this many digits; the first digit is not 0 unless it is the only one."""
     return random.randrange(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
 
 
 class AdditionVectors(Vectors):
-    """The sums of a row of numbers, as Graves has them; how hard a step is, is the number of digits of its number."""
+    """Running sums of a row of numbers, as in Graves (2016); the difficulty of a step is the number of digits of its number."""
 
     digits: PositiveInt = 5
-    """How many digits a number has at most."""
+    """Maximum number of digits of a number."""
     numbers: int = 5
-    """How many numbers a row has at most."""
+    """Maximum number of numbers in a row."""
     test_numbers: int = 10
     dial: ClassVar[str] = "numbers"
 
@@ -76,16 +76,14 @@ class AdditionVectors(Vectors):
     def _room(self) -> Self:
         for name in ("numbers", "test_numbers"):
             if getattr(self, name) < 2:
-                raise FormersError(
-                    f"{name}={getattr(self, name)} asks for nothing, for the first sum comes with the second: give at least 2."
-                )
+                raise FormersError(f"{name}={getattr(self, name)} has no target, because the first sum needs two numbers: give at least 2.")
             if getattr(self, name) > 10:
                 raise FormersError(
-                    f"{name}={getattr(self, name)} numbers of {self.digits} digits have sums of more than {self.places} digits, which have "
-                    "no place: give at most 10."
+                    f"{name}={getattr(self, name)} numbers of {self.digits} digits have sums of more than {self.places} digits: give "
+                    "at most 10."
                 )
         if self.digits > 17:
-            raise FormersError(f"digits={self.digits} are more than an integer of 64 bits holds: give at most 17.")
+            raise FormersError(f"digits={self.digits} do not fit into a 64-bit integer: give at most 17.")
         return self
 
     @property
@@ -121,7 +119,7 @@ class AdditionVectors(Vectors):
 
 
 def as_written(numbers: Tensor, places: int) -> Tensor:
-    """The digits (..., places) of numbers from the first on, 10 behind the last."""
+    """The digits (..., places) of numbers, first digit first, padded with 10."""
     powers = 10 ** torch.arange(places)
     count = (numbers[..., None] >= powers).sum(dim=-1, keepdim=True).clamp(min=1)
     place = torch.arange(places)

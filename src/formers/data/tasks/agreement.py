@@ -3,8 +3,8 @@
 S = the NOUN (PREPOSITION the NOUN)*       the verb agrees with the first noun
 
 An attractor is a noun of the other number between subject and verb. A sentence has n = `attractors` of them, and any number below 2 n of
-nouns of the subject's own number. Where there are both, the last one is of either alike. So what most nouns are says next to nothing about
-the verb, and what the last one is says little: its number is the other one with probability 1/2 + 1/(4 n).
+nouns of the subject's own number. If there are both kinds, the last noun is of either kind with equal probability. So the majority of
+nouns says almost nothing about the verb, and the last noun says little: it is an attractor with probability 1/2 + 1/(4 n).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREPOSITIONS = ("at", "by", "near", "of", "on", "with")
 
 
 class Agreement(Strings):
-    """The verb of a subject."""
+    """The verb that agrees with a subject."""
 
     attractors: int = 2
     test_attractors: int = 4

@@ -1,13 +1,13 @@
-"""Batches of exercises: the same rows as each kind of model reads them.
+"""Batches of exercises: the same rows in the form that each kind of model reads.
 
 pairs         source -> answer                                     encoder-decoders
 answers       source = answer end; targets are the answer and end  language models
-blanks        source = ? ? ? ...; targets stand at the blanks      masked language models
+blanks        source = ? ? ? ...; targets are at the blanks        masked language models
 labels        source -> the number of its answer                   classifiers
 vectors       floats, and a class or several at each step          members with features
 
-There are as many blanks as the longest answer of the part has symbols, and one for the end, so that nothing is given away by their number.
-Every kind knows the difficulty of each row of a part.
+The number of blanks is that of the longest answer of the part and one for the end token, so it does not reveal the length of an answer.
+Every kind knows the difficulty of each row.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from formers.data.tokenize import Characters, Tokenizer
 
 
 def tokenizer_of(exercise: Strings, specials: tuple[str, ...]) -> Characters:
-    """The characters of an exercise, fixed by it and not by its rows."""
+    """The character tokenizer of an exercise; it depends on the exercise, not on its rows."""
     return Characters(characters="".join(sorted({*exercise.alphabet, EQUALS})), specials=specials)
 
 
 class Exercised:
-    """What batches of every exercise have."""
+    """Common base of the batches of exercises."""
 
     exercise: Exercise
     continues = False
 
     def ending(self) -> int | None:
-        """The id that ends an answer, where one does."""
+        """The id of the end token of an answer; None if there is none."""
         return None
 
     def difficulty(self, part: str) -> Tensor:
-        """How hard each row of a part is, in their order (rows,): digits, bits, ..."""
+        """The difficulty (rows,) of each row of a part: its number of digits, bits, ..."""
         return torch.tensor(self.exercise.difficulties(part))
 
 
 class _Text(Exercised):
-    """Exercises of text: rows are drawn, then made a batch."""
+    """Batches of text exercises."""
 
     exercise: Strings
     tokenizer: Tokenizer
@@ -61,7 +61,7 @@ class _Text(Exercised):
         return self.tokenizer.special("end") if "end" in self.tokenizer.specials else None
 
     def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
-        """Rows drawn anew."""
+        """Newly drawn rows."""
         return self.rows([self.exercise.trained(seed, step, row) for row in range(size)[rows]], "train")
 
     def eval_batches(self, size: int, part: str = "valid", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
@@ -76,12 +76,12 @@ class _Text(Exercised):
         raise TypeError(f"{type(self).__name__} cannot pad: define rows(twos, part).")
 
     def shown(self) -> Two:
-        """What a model that writes is given to show what it has learnt, of the hardest rows that are held out, and what it should write."""
+        """The prompt of a sample during training, one of the hardest held-out rows, and the right answer."""
         held = Held(self.exercise, "valid")
         return held[min(len(self.exercise.span("valid")), len(held)) - 1]
 
     def _refused(self, part: str) -> str:
-        self.parts[part]  # type: ignore[attr-defined]  # which says what there is
+        self.parts[part]  # type: ignore[attr-defined]  # which lists the parts that exist
         return part
 
     def _encoded(self, twos: Sequence[Two]) -> list[tuple[list[int], list[int]]]:
@@ -155,12 +155,12 @@ class Blanks(_Text):
         return {"tokens": tokens, "targets": targets, "mask": mask}
 
     def blanks(self, part: str) -> int:
-        """How many blanks every row of a part has."""
+        """The number of blanks in every row of a part."""
         return max(self.exercise.longest(size)[1] for size in self.exercise.span(part)) + 1
 
 
 class DrawnVectors(Exercised):
-    """Rows of vectors, with a class or several at each step."""
+    """Rows of vectors, with one or several classes at each step."""
 
     exercise: Vectors
     length = 0
@@ -171,7 +171,7 @@ class DrawnVectors(Exercised):
         self.parts: Parts[Any] = Parts(dict.fromkeys(PARTS, range(exercise.rows)), PREFIX + exercise.name)
 
     def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
-        """Rows drawn anew."""
+        """Newly drawn rows."""
         return _trimmed(self.exercise.trained(size, seed, step).some(rows))
 
     def eval_batches(self, size: int, part: str = "valid", stride: int | None = None, sample: int | None = None) -> Iterator[Batch]:
@@ -181,7 +181,7 @@ class DrawnVectors(Exercised):
             yield _trimmed(self.held[part].some(some))
 
     def step_difficulty(self, part: str) -> Tensor:
-        """How hard each step of each row of a part is (rows, length), 0 behind a row's end: its digits, its gates."""
+        """The difficulty (rows, length) of each step of each row of a part, 0 after the end of a row: its digits, its gates."""
         return self.held[part].difficulty
 
 

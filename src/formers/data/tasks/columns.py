@@ -1,11 +1,11 @@
-"""Written addition: two numbers one below the other, a column a step.
+"""Column addition: two numbers one below the other, one column per step.
 
 x_k = [onehot(a_k); onehot(b_k)] (20,)     k = 0, ..., n: the digits of two numbers of n digits, the last of each first; at k = n both are 0
-y_k = (a_k + b_k + c_k) mod 10             c_0 = 0 and c_{k+1} = 1 if a_k + b_k + c_k > 9: what is carried
+y_k = (a_k + b_k + c_k) mod 10             c_0 = 0 and c_{k+1} = 1 if a_k + b_k + c_k > 9: the carry
 
-What is asked at a column stands in it but for what is carried into it. That is told by the nearest column before k whose digits do not add
-up to 9. Of digits that are drawn alike one column in ten adds up to 9, so that the very next one nearly always says it. `nines` is the
-share of columns that are made to: with a half, what is carried often comes from far.
+The target of a column depends on its digits and the carry into it. The carry is decided by the nearest column before k whose digits do
+not add up to 9. With uniform digits one column in ten adds up to 9, so the adjacent column nearly always decides. `nines` is the share of
+columns that are forced to add up to 9: with 0.5, the carry often comes from far.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from formers.data.tasks.exercise import Steps, Vectors
 
 
 class Columns(Vectors):
-    """The digits of a sum, one in each column."""
+    """The digits of a sum, one per column."""
 
     digits: int = 12
     test_digits: int = 20
     nines: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """The share of columns that pass on what is carried into them, beside those that do so by chance."""
+    """The share of columns forced to pass on the carry, in addition to those that do so by chance."""
     dial: ClassVar[str] = "digits"
 
     @property
@@ -47,7 +47,7 @@ class Columns(Vectors):
     def sample(self, random: torch.Generator, sizes: Tensor, length: int) -> Steps:
         rows, place = len(sizes), torch.arange(length)
         two = torch.randint(10, (rows, 2, length), generator=random)
-        first = torch.randint(1, 10, (rows,), generator=random)  # one of the two has just so many digits
+        first = torch.randint(1, 10, (rows,), generator=random)  # one of the two numbers has exactly this many digits
         two[torch.arange(rows), 0, sizes - 1] = first
         passing = torch.rand(rows, length, generator=random, dtype=torch.float32) < self.nines
         two[:, 1] = torch.where(passing, 9 - two[:, 0], two[:, 1])

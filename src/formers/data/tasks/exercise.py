@@ -1,13 +1,13 @@
-"""An exercise: a task whose rows are drawn, as many as one asks for, each from how hard it is to be.
+"""An exercise: a task with generated rows, each drawn for a given difficulty.
 
-A row of training is a function of (seed of the training, step, its place in the batch), a held-out one of (part, its number); both also of
-the exercise's own seed, and vectors, which are drawn all at once, of how many there are. Training never runs out of rows. Those of valid
-and test are fixed: `rows` of them, whose difficulty goes round and round through the range of their part, so that a part of the part is as
-hard as the whole.
+A training row is a function of (training seed, step, index in the batch), a held-out row of (part, index); both also of the exercise's
+seed, and vectors, which are drawn all at once, of their number. Training never runs out of rows. The rows of valid and test are fixed:
+there are `rows` of them, and their difficulty cycles through the range of their part, so that any stretch is as hard
+as the whole.
 
-Training and valid have the difficulties least ... dial; test has one, which is harder. Where there are many rows of one difficulty, a row
-belongs to one part for good, by its hash: 1/20 of all are for valid, 1/20 for test, the others for training. Where there are fewer than
-1,000, as of sums of two digits, they are too few to be parted, and may stand in every part.
+Training and valid have the difficulties least ... dial; test has a single, larger one. If there are many rows of one difficulty, the hash
+of a row assigns it to one part: 1/20 of all to valid, 1/20 to test, the others to training. If there are fewer than 1,000, as for sums of
+two digits, they are too few to be split, and may occur in every part.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from formers.data.numbers import Two
 
 PARTS = ("train", "valid", "test")
 FEW = 1000
-"""So many different rows of a difficulty can be parted."""
+"""Rows of a difficulty are split if there are at least this many distinct ones."""
 BOUNDS = {"valid": (0.0, 0.05), "test": (0.05, 0.1), "train": (0.1, 1.0)}
-"""The hashes, in [0, 1), of the rows of a part."""
+"""The range of hashes, in [0, 1), of the rows of a part."""
 TRIES = 40
-"""How many rows are drawn for each that is wanted, where few of them belong to the part."""
+"""Number of rows drawn for each row needed, if few of them belong to the part."""
 AT_ONCE = 64
-"""For so many rows at a time, so that little memory is needed."""
+"""Number of rows handled at a time, to limit memory."""
 PRIME = (1 << 24) - 3
 EQUALS = "="
-"""What stands between a source and its answer, where one row holds both."""
+"""The separator between a source and its answer, if one row holds both."""
 
 
 class Exercise(Slot):
-    """A task whose rows are drawn. The fields `dial` and `test_dial` of each say how hard they become."""
+    """A task with generated rows. The fields named by `dial`, and `test_` before it, set the largest difficulty."""
 
     rows: PositiveInt = 1000
-    """How many rows valid and test have."""
+    """Number of rows of valid and test."""
     seed: int = 0
-    """Decides which rows are held out."""
+    """Seed that decides which rows are held out."""
 
     dial: ClassVar[str] = ""
-    """The field that says how hard training is at most; `test_` before it is what test has."""
+    """The name of the field with the largest difficulty of training; with `test_` before it, the difficulty of test."""
     least: ClassVar[int] = 1
     """The least difficulty."""
 
     @model_validator(mode="before")
     @classmethod
     def _as_hard(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """Without further words, test is at least as hard as training."""
+        """By default, test is at least as hard as training."""
         test = f"test_{cls.dial}"
         if not cls.dial or test in fields or not isinstance(fields.get(cls.dial), int):
             return fields
@@ -68,19 +68,19 @@ class Exercise(Slot):
         return self
 
     def refuse_sizes(self) -> None:
-        """Refuses difficulties that there are not."""
+        """Raises FormersError for difficulties out of range."""
         for name in (self.dial, f"test_{self.dial}") if self.dial else ():
             if getattr(self, name) < self.least:
-                raise FormersError(f"{name}={getattr(self, name)} is below the least that {self.name} has: give {self.least} or more.")
+                raise FormersError(f"{name}={getattr(self, name)} is below the minimum of {self.name}: give {self.least} or more.")
         if self.dial and self.span("test")[0] < (most := self.span("train")[-1]):
             raise FormersError(
-                f"test_{self.dial}={self.span('test')[0]} is below {self.dial}={most}, and test is never easier than training: give "
+                f"test_{self.dial}={self.span('test')[0]} is below {self.dial}={most}, and test must not be easier than training: give "
                 f"test_{self.dial}={most} or more."
             )
 
     @property
     def name(self) -> str:
-        """What it is called behind `task:`."""
+        """Its name after `task:`."""
         return type(self).__name__.removesuffix("Vectors").lower()
 
     @classmethod
@@ -100,33 +100,33 @@ class Exercise(Slot):
         return max(self.span(part)[-1] for part in PARTS)
 
     def difficulties(self, part: str) -> list[int]:
-        """How hard each of the fixed rows of a part is, in their order."""
+        """The difficulty of each fixed row of a part."""
         span = self.span(part)
         return [span[row % len(span)] for row in range(self.rows)]
 
     def count(self, size: int) -> int:
-        """How many different rows of a difficulty there are, about; never more than there are."""
+        """The approximate number of distinct rows of a difficulty; a lower bound."""
         raise TypeError(f"{type(self).__name__} does not say how many rows it has: define count(size).")
 
-    def parted(self, size: int) -> bool:
-        """Whether rows of a difficulty stand in one part only."""
+    def is_split(self, size: int) -> bool:
+        """Whether rows of a difficulty occur in one part only."""
         return self.count(size) >= FEW
 
     @property
     def about(self) -> str:
-        """What is drawn, for people."""
+        """One line that describes the exercise and its parts."""
         train, test = self.span("train"), self.span("test")
-        few = [size for size in train if not self.parted(size)]
-        shared = f"; rows of {self.dial} {_range(few)} are too few to be parted" if few else ""
-        ranges = f"{self.dial} {_range(train)} to learn from, {_range(test)} to test"
+        few = [size for size in train if not self.is_split(size)]
+        shared = f"; rows of {self.dial} {_range(few)} are too few to be split" if few else ""
+        ranges = f"{self.dial} {_range(train)} for training, {_range(test)} for testing"
         return f"task:{self.name}, {ranges}, {self.rows:,} rows held out{shared}"
 
 
 class Strings(Exercise):
-    """An exercise of text: a source, and the answer that it asks for."""
+    """An exercise of text: a source and its answer."""
 
     labels: ClassVar[tuple[str, ...] | None] = None
-    """The answers, where they are few: then a classifier can learn it."""
+    """The answers if they are few, so that a classifier can be trained on it."""
 
     @property
     def alphabet(self) -> str:
@@ -138,7 +138,7 @@ class Strings(Exercise):
         raise TypeError(f"{type(self).__name__} cannot draw: define draw(random, size).")
 
     def longest(self, size: int) -> tuple[int, int]:
-        """The most characters that a source and an answer of a difficulty have."""
+        """The maximum number of characters of a source and of an answer of a difficulty."""
         raise TypeError(f"{type(self).__name__} does not say how long its rows are: define longest(size).")
 
     def held(self, part: str, row: int) -> Two:
@@ -153,8 +153,8 @@ class Strings(Exercise):
         return self._drawn(random, span[random.randrange(len(span))], "train")
 
     def _drawn(self, random: Random, size: int, part: str) -> Two:
-        """The first row that belongs to a part."""
-        low, high = BOUNDS[part] if self.parted(size) else (0.0, 1.0)
+        """The first drawn row that belongs to a part."""
+        low, high = BOUNDS[part] if self.is_split(size) else (0.0, 1.0)
         while True:
             found = self.draw(random, size)
             if low <= derive_seed(self.seed, self.name, found[0]) / 2**63 < high:
@@ -162,7 +162,7 @@ class Strings(Exercise):
 
 
 class Held(Sequence[Two]):
-    """The fixed rows of a part of text, drawn when they are asked for."""
+    """The fixed rows of a part of text, drawn on access."""
 
     def __init__(self, exercise: Strings, part: str) -> None:
         self.exercise, self.part = exercise, part
@@ -186,16 +186,16 @@ def _held(exercise: Strings, part: str, row: int) -> Two:
 
 
 class Steps(NamedTuple):
-    """Rows of vectors, each filled up behind its end."""
+    """Rows of vectors, padded at the end."""
 
     tokens: Tensor
     """(rows, length, features), floats."""
     targets: Tensor
-    """(rows, length), or (rows, length, places); -100 where nothing is asked."""
+    """(rows, length), or (rows, length, places); -100 where there is no target."""
     mask: Tensor
-    """(rows, length), True where a step is."""
+    """(rows, length), True at real steps."""
     difficulty: Tensor
-    """(rows, length), how hard each step is; 0 behind the end."""
+    """(rows, length), the difficulty of each step; 0 after the end."""
 
     def some(self, rows: slice | Tensor) -> Steps:
         """Some of the rows."""
@@ -203,29 +203,29 @@ class Steps(NamedTuple):
 
 
 class Vectors(Exercise):
-    """An exercise of float vectors, with a class asked for at some or all of their steps (Graves, 2016)."""
+    """An exercise of float vectors, with classes as targets at some or all of their steps (Graves, 2016)."""
 
     @property
     def features(self) -> int:
-        """How many numbers a step has."""
+        """The number of values of a step."""
         raise TypeError(f"{type(self).__name__} has no features: define features.")
 
     @property
     def classes(self) -> int:
-        """How many classes there are at a place."""
+        """The number of classes of each place."""
         raise TypeError(f"{type(self).__name__} has no classes: define classes.")
 
     @property
     def places(self) -> int:
-        """How many classes a step has."""
+        """The number of places, each with its own class, of a step."""
         return 1
 
     def steps(self, size: int) -> int:
-        """The most steps of a row of a difficulty."""
+        """The maximum number of steps of a row of a difficulty."""
         return size
 
     def sample(self, random: torch.Generator, sizes: Tensor, length: int) -> Steps:
-        """Rows of these difficulties (rows,), filled up to `length` steps."""
+        """Rows of these difficulties (rows,), padded to `length` steps."""
         raise TypeError(f"{type(self).__name__} cannot draw: define sample(random, sizes, length).")
 
     def held(self, part: str) -> Steps:
@@ -239,15 +239,15 @@ class Vectors(Exercise):
         return self._drawn(random, torch.randint(span[0], span[-1] + 1, (size,), generator=random), "train")
 
     def _drawn(self, random: torch.Generator, sizes: Tensor, part: str) -> Steps:
-        """Rows of these difficulties that belong to a part: those that do not are drawn anew."""
+        """Rows of these difficulties that belong to a part: the others are drawn again."""
         length = self.steps(self.span(part)[-1])
         found = self.sample(random, sizes, length)
-        parted = torch.tensor([self.parted(size) for size in sizes.tolist()])
-        wrong = (parted & ~self._belong(found, part)).nonzero().view(-1)
+        split = torch.tensor([self.is_split(size) for size in sizes.tolist()])
+        wrong = (split & ~self._belong(found, part)).nonzero().view(-1)
         while len(wrong):
             now, tries = wrong[:AT_ONCE], 1 if part == "train" else TRIES
             again = self.sample(random, sizes[now].repeat_interleave(tries), length)
-            right, first = self._belong(again, part).view(-1, tries).max(dim=1)  # of each the first that belongs
+            right, first = self._belong(again, part).view(-1, tries).max(dim=1)  # the first of each that belongs
             chosen = (torch.arange(len(now)) * tries + first)[right]
             for whole, new in zip(found, again.some(chosen), strict=True):
                 whole[now[right]] = new
@@ -261,7 +261,7 @@ class Vectors(Exercise):
         return (share >= low) & (share < high)
 
     def _hash(self, tokens: Tensor) -> Tensor:
-        """A number in [0, 1) for each row (rows,) that looks random: a sum of integers, exact and so the same on every machine."""
+        """A pseudo-random number in [0, 1) for each row (rows,): a sum of integers, exact and so the same on every machine."""
         weights = _weights(self.seed, self.steps(self.hardest), self.features)[: tokens.shape[1]]
         whole = tokens.double().mul_(4096).round_()
         return whole.flatten(1).mv(weights.flatten()).remainder(PRIME) / PRIME
@@ -269,12 +269,12 @@ class Vectors(Exercise):
 
 @cache
 def _weights(seed: int, length: int, features: int) -> Tensor:
-    """Integers so small that sums of their products with numbers up to 8 fit a double."""
+    """Random integers, small enough that sums of their products with numbers up to 8 are exact in float64."""
     return torch.randint(PRIME, (length, features), generator=generator(seed, "parts")).double()
 
 
 def _range(sizes: Sequence[int]) -> str:
-    """Numbers that rise, in words: those that follow one another by the first and the last of them."""
+    """Ascending numbers as text; consecutive numbers are written as a range."""
     runs: list[list[int]] = []
     for size in sizes:
         if runs and size == runs[-1][-1] + 1:

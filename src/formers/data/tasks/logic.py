@@ -1,12 +1,12 @@
 """Logic: binary gates, one after the other (Graves, 2016, section 3.2).
 
-b_{i+1} = T_i(b_i, b_{i-1})        i = 1 ... B, T_i the truth table of the i-th gate; asked for: b_{B+1}
+b_{i+1} = T_i(b_i, b_{i-1})        i = 1 ... B, T_i the truth table of the i-th gate; target: b_{B+1}
 
 text       "b_1 b_0" and a letter for every gate, such as 10CDA -> b_{B+1}
 vectors    a row of steps, each [b_0, b_1, G chunks of 10]: the first B chunks, B drawn from 1 ... G for every step, are one-hot gates, the
-           others 0. From the second step on b_0 is the answer of the step before, which is not shown: 0 stands in its place.
+           others 0. From the second step on b_0 is the answer of the previous step, which is not given: its entry is 0.
 
-Each gate needs the two values before it, so that B gates are B steps that cannot be done at once.
+Each gate depends on the two values before it, so B gates are B sequential steps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def gate(letter: str, p: int, q: int) -> int:
 
 
 class Logic(Strings):
-    """Two bits and a row of gates: the last value."""
+    """The last value of two bits and a row of gates."""
 
     gates: int = 10
     test_gates: int = 20
@@ -72,12 +72,12 @@ class Logic(Strings):
 
 
 class LogicVectors(Vectors):
-    """A row of steps, each with its gates, as Graves has it; how hard a step is, is the number of its gates."""
+    """A row of steps, each with its gates, as in Graves (2016); the difficulty of a step is its number of gates."""
 
     gates: PositiveInt = 10
-    """How many gates a step has at most."""
+    """Maximum number of gates of a step."""
     vectors: int = 10
-    """How many steps a row has at most."""
+    """Maximum number of steps of a row."""
     test_vectors: int = 20
     dial: ClassVar[str] = "vectors"
 
@@ -99,7 +99,7 @@ class LogicVectors(Vectors):
         bits[:, 1:, 0] = 0
         used = torch.randint(1, self.gates + 1, (rows, length), generator=random)
         kinds = torch.randint(10, (rows, length, self.gates), generator=random)
-        # What the gates of a step make of each of the four pairs (b_1, b_0), for all steps at once; then the steps one after the other.
+        # The result of a step's gates for each of the four pairs (b_1, b_0), for all steps at once; then the steps in sequence.
         now, before = torch.tensor([0, 0, 1, 1]).expand(rows, length, 4), torch.tensor([0, 1, 0, 1]).expand(rows, length, 4)
         for i in range(self.gates):
             on = (i < used)[..., None]

@@ -1,9 +1,9 @@
-"""Finding what was said: recall at a distance, and retrieval by key.
+"""Lookup in the input: recall at a distance, and retrieval by key.
 
 recall       a word, then `distance` digits that mean nothing -> the word
 retrieval    pairs of a key and its value, then a key: b7a3d9?a -> 3
 
-Both are copies of one symbol or a few; what makes them hard is how far back they stand, or how many others stand beside them.
+Both copy one symbol or a few. The difficulty is the distance, or the number of other pairs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from formers.data.tasks.exercise import Strings
 
 
 class Recall(Strings):
-    """A word that must be kept while digits go by."""
+    """A word that must be remembered over many digits."""
 
     distance: int = 20
     test_distance: int = 40
     letters: PositiveInt = 1
-    """How many letters the word has."""
+    """Number of letters of the word."""
     symbols: Annotated[int, Field(ge=2, le=26)] = 8
-    """How many different letters there are."""
+    """Number of distinct letters."""
     dial: ClassVar[str] = "distance"
 
     @property
@@ -68,8 +68,8 @@ class Retrieval(Strings):
     def draw(self, random: Random, size: int) -> Two:
         keys, values = random.sample(ascii_lowercase, size), random.choices(digits, k=size)
         asked = random.randrange(size)
-        told = "".join(f"{key}{value}" for key, value in zip(keys, values, strict=True))
-        return f"{told}?{keys[asked]}", values[asked]
+        shown = "".join(f"{key}{value}" for key, value in zip(keys, values, strict=True))
+        return f"{shown}?{keys[asked]}", values[asked]
 
     def count(self, size: int) -> int:
         return int(perm(26, size) * 10**size * size)

@@ -1,7 +1,7 @@
-"""What `--data task:...` means: the name of an exercise and its options, as in task:addition,digits=12,test_digits=20.
+"""Parses `--data task:...`: the name of an exercise and its options, as in task:addition,digits=12,test_digits=20.
 
-A comma and an equals sign are all there is between them, so that a shell leaves it as it is. Whether it is an exercise of text or of
-vectors is decided by who learns it.
+Only commas and equals signs separate them, so a shell needs no quotes. The member decides whether it is an exercise of text or of
+vectors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PREFIX = "task:"
 
 
 class Forms(NamedTuple):
-    """An exercise as text, and as vectors where it has that form."""
+    """An exercise as text, and as vectors if it has that form."""
 
     strings: type[Strings]
     vectors: type[Vectors] | None = None
@@ -71,15 +71,15 @@ def open_vectors(data: str | Path) -> Vectors:
 
 
 def written(exercise: Exercise) -> str:
-    """What opens an exercise again: its name and what differs from its defaults."""
+    """The name that opens an exercise again: with the options that differ from their defaults."""
     plain = {name: field.default for name, field in type(exercise).model_fields.items()}
     chosen = {name: value for name, value in exercise if value != plain[name]}
-    ordered = sorted(chosen, key=lambda name: name in Exercise.model_fields)  # what all have stands last
+    ordered = sorted(chosen, key=lambda name: name in Exercise.model_fields)  # common options come last
     return ",".join([PREFIX + exercise.name, *(f"{name}={chosen[name]}" for name in ordered)])
 
 
 def mark(exercise: Exercise) -> str:
-    """The sha256 of an exercise and of its first rows, so that other rows under the same name are noticed."""
+    """The sha256 of an exercise and its first rows, which detects different rows under the same name."""
     rows: list[object]
     if isinstance(exercise, Strings):
         rows = [exercise.held(part, row) for part in PARTS for row in range(min(3, exercise.rows))]
@@ -97,14 +97,14 @@ def _split(data: str | Path) -> tuple[str, list[str]]:
 
 
 def _options(data: str | Path, kind: type[Exercise], other: type[Exercise] | None) -> dict[str, int | str]:
-    """The options behind the name of an exercise, in one of its forms; one that only the other form has is refused by its name."""
+    """The options after the name of an exercise, for one of its forms; raises for an option that only the other form has."""
     found: dict[str, int | str] = {}
     for option in _split(data)[1]:
         name, sign, value = option.partition("=")
         if not sign or not name or not value:
-            raise FormersError(f"{option!r} of {data} is no option: write name=value, as in task:addition,digits=12,test_digits=20.")
+            raise FormersError(f"{option!r} of {data} is not an option: write name=value, as in task:addition,digits=12,test_digits=20.")
         if name in found:
-            raise FormersError(f"{data} says {name} twice: say it once.")
+            raise FormersError(f"{data} sets {name} twice: set it once.")
         if name not in kind.model_fields and other is not None and name in other.model_fields:
             mine, its = ("text", "vectors") if issubclass(kind, Strings) else ("vectors", "text")
             options = ", ".join(known for known in kind.model_fields if known not in Exercise.model_fields)

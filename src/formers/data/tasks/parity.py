@@ -3,8 +3,8 @@
 text       bits b_1 ... b_n              -> sum b_i mod 2
 vectors    one step of `size` entries, n of them +1 or -1 and the others 0 -> 1 if the number of +1 is odd (Graves, 2016, section 3.1)
 
-There is no short cut: as long as one bit is not read, both answers are as likely. What a circuit of fixed depth can do for n bits it cannot
-do for more, whereas who reads bit by bit needs to remember one.
+There is no short cut: until the last bit is read, both answers are equally likely. A circuit of fixed depth that solves n bits does not
+solve more, whereas a model that reads bit by bit only needs to remember one.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ class Parity(Strings):
 
 
 class ParityVectors(Vectors):
-    """Whether one vector has an odd number of entries +1, as Graves has it."""
+    """Whether one vector has an odd number of entries +1, as in Graves (2016)."""
 
     size: PositiveInt = 64
-    """How many entries there are."""
+    """Number of entries."""
     bits: int = 64
-    """How many of them are not 0, at most."""
+    """Maximum number of non-zero entries."""
     test_bits: int = 64
     dial: ClassVar[str] = "bits"
 
     @model_validator(mode="before")
     @classmethod
     def _as_many(cls, fields: dict[str, object]) -> dict[str, object]:
-        """Without further words, up to all entries are not 0."""
+        """By default, up to all entries are non-zero."""
         size = fields.get("size", cls.model_fields["size"].default)
         return {"bits": size, "test_bits": size, **fields}
 
     def refuse_sizes(self) -> None:
         for name in ("bits", "test_bits"):
             if getattr(self, name) > self.size:
-                raise FormersError(f"{name}={getattr(self, name)} are more than the size={self.size} entries: give at most so many.")
+                raise FormersError(f"{name}={getattr(self, name)} are more than the size={self.size} entries: give at most size.")
         super().refuse_sizes()
 
     @property

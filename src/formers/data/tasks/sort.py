@@ -1,7 +1,7 @@
-"""Sorting real numbers (Graves, 2016, section 3.4): n numbers, one a step, then n steps that ask for the places of the least, the next, ...
+"""Sorting real numbers (Graves, 2016, section 3.4): n numbers, one per step, then n steps whose targets are their indices in order.
 
-x_t = (value, 1 if it is the last)    t = 1 ... n, value from N(0, 1); nothing is asked
-x_t = (0, 0)                          t = n + 1 ... 2n; asked for: which of the inputs is the (t - n)-th in order, `classes` of them
+x_t = (value, 1 if it is the last)    t = 1 ... n, value from N(0, 1); no target
+x_t = (0, 0)                          t = n + 1 ... 2n; target: the index of the (t - n)-th smallest input, one of `classes`
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from formers.data.tasks.exercise import Steps, Vectors
 
 
 class SortVectors(Vectors):
-    """The places of real numbers in order, as Graves has them; there are as many classes as a row of any part has numbers."""
+    """The indices of real numbers in ascending order, as in Graves (2016); the number of classes is the largest row length of any part."""
 
     numbers: int = 15
     test_numbers: int = 15

@@ -1,12 +1,12 @@
-"""Words to write again: as they are, backwards, sorted, and twice.
+"""Words to copy, reverse, sort or duplicate.
 
-w = w_1 ... w_n        letters of an alphabet of `symbols`, each as likely
+w = w_1 ... w_n        uniform letters of an alphabet of `symbols`
 copy      w -> w
 reverse   w -> w_n ... w_1
 sort      w -> the same letters in the order of the alphabet
 duplication (Kitaev et al., 2020, section 5)   w -> w, all words of one length; as rows of symbols 0 w 0 w
 
-Nothing but places matters: which letter stands where says nothing about the others.
+Only positions matter: letters are independent.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 class _Words(Strings):
-    """A random word, and what is made of it."""
+    """A random word and its transformation."""
 
     symbols: Annotated[int, Field(ge=2, le=len(LETTERS))] = 10
-    """How many different letters there are."""
+    """Number of distinct letters."""
 
     @property
     def alphabet(self) -> str:
@@ -43,7 +43,7 @@ class _Words(Strings):
         return word, self.answer(word)
 
     def answer(self, word: str) -> str:
-        """What is asked for."""
+        """The target of a word."""
         return word
 
     def count(self, size: int) -> int:
@@ -73,7 +73,7 @@ class Reverse(_Words):
 
 
 class Sort(_Words):
-    """The letters of the word in the order of the alphabet; of vectors, see `SortVectors`."""
+    """The letters of the word in alphabetical order; for vectors see `SortVectors`."""
 
     length: int = 15
     test_length: int = 30
@@ -84,7 +84,7 @@ class Sort(_Words):
 
 
 class Duplication(_Words):
-    """The word again; all words of training are equally long."""
+    """The word again; all training words have the same length."""
 
     words: int = 40
     test_words: int = 40
@@ -96,14 +96,14 @@ class Duplication(_Words):
 
 
 def duplication(words: int, symbols: int, rows: int, seed: int, step: int = 0, part: str = "train") -> Batch:
-    """Rows 0 w 0 w of 2 (words + 1) tokens, as inputs and targets; the second word's tokens are targets, and nothing else.
+    """Rows 0 w 0 w of 2 (words + 1) tokens, as inputs and targets; only the tokens of the second word are targets.
 
-    words: the symbols of a word. symbols: how many there are beside 0, so that vocab is one more. The rows are a function of (seed, step)
-    and of the part, so that those of "valid" are others than those of "train".
+    words: length of a word. symbols: number of symbols without 0, so that vocab is one more. The rows are a function of (seed, step)
+    and of the part, so that those of "valid" differ from those of "train".
     """
     for name, value, least in (("words", words, 1), ("symbols", symbols, 2), ("rows", rows, 1)):
         if value < least:
-            raise FormersError(f"{name}={value} makes no words to copy: give at least {least}.")
+            raise FormersError(f"{name}={value} is too small: give at least {least}.")
     word = torch.randint(1, symbols + 1, (rows, words), generator=generator(seed, "duplication", part, step))
     zero = torch.zeros(rows, 1, dtype=torch.long)
     row = torch.cat([zero, word, zero, word], dim=1)
@@ -112,7 +112,7 @@ def duplication(words: int, symbols: int, rows: int, seed: int, step: int = 0, p
     return {"tokens": row[:, :-1].contiguous(), "targets": targets}
 
 
-def told(logits: Tensor, targets: Tensor) -> float:
-    """The share of targets that are the likeliest token by the logits (batch, length, vocab)."""
+def token_accuracy(logits: Tensor, targets: Tensor) -> float:
+    """The share of targets that are the most likely token of the logits (batch, length, vocab)."""
     asked = targets != IGNORED
     return (logits.argmax(dim=-1) == targets)[asked].double().mean().item()

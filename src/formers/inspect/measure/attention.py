@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from formers.core import FormersError
 from formers.data import Tokenizer
-from formers.data.babi import story, told
+from formers.data.babi import split_facts, story
 from formers.generation import generate, tokenizer_of
 from formers.inspect.measure.token_labels import CLOSE, OPEN, label_bytes, token_labels, visible
 from formers.model import Model, Seq2Seq, Spec, StackModel, evaluating
@@ -109,7 +109,7 @@ def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
     device = next(model.parameters()).device
     if model.spec.fact is not None and isinstance(model, StackModel) and target is None:  # a position is a sentence
         tokens = story(text, tokenizer, model.spec.fact).to(device)
-        labels = [f"{number} {fact}" for number, fact in enumerate(told(text), start=1)]
+        labels = [f"{number} {fact}" for number, fact in enumerate(split_facts(text), start=1)]
         return [_view(SELF, model.spec, labels, model.inspect(tokens).attention)]
     source = tokenizer.encode(text)
     if not source:

@@ -31,9 +31,9 @@ from formers.training.run import open_run
 Progress = Callable[[int, "int | None"], None]
 THRESHOLD = 0.01
 TOKENS = 500
-"""How many tokens are judged, each with every context, unless one says otherwise."""
+"""How many tokens are evaluated, each with every context, by default."""
 STEPS = 8
-"""How many contexts are tried unless one says otherwise, the longest twice as long as what any of the models sees at once."""
+"""How many contexts are tried by default, the longest twice as long as what any of the models sees at once."""
 
 
 class Contexts(NamedTuple):

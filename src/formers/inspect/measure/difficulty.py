@@ -90,19 +90,19 @@ class Difficulty:
     def words(self) -> str:
         """Mean and correlation in a line."""
         what = f"{self.title}: " if self.title else ""
-        told = f"{what}{self.mean:.2f} of {self.most} steps a token in the mean ({1 - self.mean / self.most:.0%} saved)"
+        text = f"{what}{self.mean:.2f} of {self.most} steps a token in the mean ({1 - self.mean / self.most:.0%} saved)"
         if self.groups[0].difficulty is None:
-            return f"{told}; the data do not say how hard their rows are"
+            return f"{text}; the data do not say how hard their rows are"
         if self.correlation is None:
             same = "the difficulty is" if len(self.groups) == 1 else "N is"
-            return f"{told}; no correlation, {same} always the same"
+            return f"{text}; no correlation, {same} always the same"
         return (
-            f"{told}; correlation of N with the difficulty {self.correlation:+.2f}, over {sum(g.items for g in self.groups):,} {self.unit}"
+            f"{text}; correlation of N with the difficulty {self.correlation:+.2f}, over {sum(g.items for g in self.groups):,} {self.unit}"
         )
 
 
 class Items(PonderMetrics):
-    """Keeps how long each item of the judged data thinks, and which of its targets are right."""
+    """Keeps how long each item of the evaluated data thinks, and which of its targets are right."""
 
     def __init__(self, model: Model, batches: Batches, part: str, every_step: bool = False) -> None:
         super().__init__(model.spec)

@@ -25,7 +25,7 @@ from formers.training.run import open_run
 
 Progress = Callable[[int, "int | None"], None]
 TOKENS = 100_000
-"""How many tokens are judged at the most, unless one says otherwise."""
+"""How many tokens are evaluated at the most, by default."""
 
 
 class Losses(NamedTuple):
@@ -35,7 +35,7 @@ class Losses(NamedTuple):
     nats: Tensor
     """(length,)"""
     counts: Tensor
-    """(length,), how many tokens were judged at each position."""
+    """(length,), how many tokens were evaluated at each position."""
     bytes: bool
     """Whether a token is a byte."""
 
@@ -79,11 +79,11 @@ def losses_by_position(
             out = model(batch["tokens"].to(device), state=carried if remembers else None)
             state = out.state if batches.continues and remembers else None
             if fresh is None or not bool(fresh.all()):
-                judged = targets != IGNORED
+                evaluated = targets != IGNORED
                 nats = token_cross_entropy(model, out.hidden, targets)
                 width = targets.shape[1]
-                sums[:width] += nats.double().masked_fill(~judged, 0.0).sum(dim=0).cpu()
-                counts[:width] += judged.sum(dim=0).cpu()
+                sums[:width] += nats.double().masked_fill(~evaluated, 0.0).sum(dim=0).cpu()
+                counts[:width] += evaluated.sum(dim=0).cpu()
             if progress is not None:
                 progress(min(int(counts.sum()), limit), limit)
             if counts.sum() >= limit:
@@ -111,9 +111,9 @@ def run_losses(
         count = len(task.batches.parts[where]) - 1
         if count < 2 * batches.length:
             raise FormersError(
-                f"{where} has {count:,} tokens to judge, fewer than two segments of {batches.length}: give more data with --data."
+                f"{where} has {count:,} tokens to evaluate, fewer than two segments of {batches.length}: give more data with --data."
             )
-        batches = batches.beginning(where, max(limit, 2 * batches.length))  # the tokens that a run without a memory is judged on
+        batches = batches.beginning(where, max(limit, 2 * batches.length))  # the tokens that a run without a memory is evaluated on
         size = max(1, min(size, min(count, limit) // (2 * batches.length)))
         limit_of_memory = reading.model.spec.memory.limit
         kept = "the state carried on" if limit_of_memory is None else f"its memory of {limit_of_memory}"

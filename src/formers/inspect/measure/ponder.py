@@ -15,7 +15,7 @@ from torch import Tensor
 
 from formers.core import FormersError, Watch
 from formers.data import Tokenizer
-from formers.data.babi import story, told
+from formers.data.babi import split_facts, story
 from formers.depth.halting import HALTING, REMAINDER, STEPS
 from formers.generation import tokenizer_of
 from formers.inspect.measure.attention import in_segments, target_ids
@@ -120,7 +120,7 @@ def ponder_of(model: Model, text: str, target: str | None = None, name: str = ""
     tokenizer, device = tokenizer_of(model), next(model.parameters()).device
     if model.spec.fact is not None and target is None:  # a position is a sentence
         facts = story(text, tokenizer, model.spec.fact).to(device)
-        return _looked(model, {"tokens": facts}, {"": told(text)})
+        return _looked(model, {"tokens": facts}, {"": split_facts(text)})
     ids = tokenizer.encode(text)
     if not ids:
         raise FormersError("the text is empty, so that there is nothing to look at: give at least one token.")

@@ -64,7 +64,13 @@ class Gymnasium(Environments):
                 shown, info = self.envs[i].reset(seed=int(seeds[i]))
             except Exception as error:
                 self._failed(i, error, "reset")
-                shown, info = self.envs[i].reset(seed=int(seeds[i]))
+                try:
+                    shown, info = self.envs[i].reset(seed=int(seeds[i]))
+                except Exception as again:
+                    raise FormersError(
+                        f"copy {i} of {self.name} raised {type(again).__name__} at reset, and again after it was made anew ({again}): "
+                        "fix the environment; what was saved before is kept."
+                    ) from again
             self._see(i, shown, info)
         return self.seen.copy()
 
@@ -134,7 +140,15 @@ class Gymnasium(Environments):
         return np.clip(np.asarray(action).reshape(self.action.shape), low, high).astype(np.float32)
 
     def _see(self, i: int, shown: Any, info: Mapping[str, Any]) -> None:
-        flatten(self.observation, shown, self.seen[i])
+        try:
+            flatten(self.observation, shown, self.seen[i])
+        except FormersError as error:
+            raise FormersError(f"copy {i} of {self.name}, after {len(self.taken[i])} steps of an episode: {error}") from None
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise FormersError(
+                f"copy {i} of {self.name}, after {len(self.taken[i])} steps of an episode, shows what is not in its observation space "
+                f"({error!r}): the environment must keep to its spaces."
+            ) from error
         self.masks[i] = info.get("action_mask")
 
     def _failed(self, i: int, error: Exception, when: str) -> None:
