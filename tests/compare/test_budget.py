@@ -7,6 +7,7 @@ import pytest
 from formers.compare import Budget, budget_of
 from formers.compare.budget import row_flops, step_flops, step_tokens
 from formers.inspect.measure.costs import Costs
+from formers.inspect.measure.explain import runs_token_by_token
 from formers.training import prepare
 from formers.training.config import Settings
 from helpers import refused, sweep
@@ -40,7 +41,7 @@ def test_tokens_and_flops_become_steps(tmp_path):
 
 def test_a_model_that_computes_token_by_token_is_counted_on_a_line():
     task = prepare("act-rnn", "task:parity,bits=8", None, {"dim": 8})
-    assert task.spec.by_token
+    assert runs_token_by_token(task.spec)
     assert row_flops(task.spec, 8) == pytest.approx(sum(Costs(task.spec).training_flops(8).values()), rel=0.05)
 
 

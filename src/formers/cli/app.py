@@ -29,6 +29,7 @@ from formers.cli import (
     play,
     report,
     reproduce,
+    serve,
     show,
     texts,
     train,
@@ -78,6 +79,7 @@ app.command("translate")(texts.translate)
 app.command("eval")(evaluate.evaluate)
 app.command("play")(play.play)
 app.command("choose")(choose.choose)
+app.command("serve")(serve.serve)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)
 app.command("ablate")(ablate.ablate)

@@ -33,7 +33,7 @@ def explain(
     from rich.console import Console
 
     from formers.inspect import explain_facts, explanation, subject
-    from formers.inspect.side_by_side import refuse_options, side_by_side
+    from formers.inspect.draw.side_by_side import refuse_options, side_by_side
 
     options = parse_set(set_ or [])
     refuse_options(members, options)

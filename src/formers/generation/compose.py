@@ -7,7 +7,7 @@ lines whose windows will slide are batched with lines of the same length only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 
 import torch
@@ -22,6 +22,8 @@ from formers.generation.options import Options
 from formers.generation.reader import Reader, is_answering, limit_of
 from formers.model import Model
 
+Look = Callable[[Sequence[Line], Tensor, Sequence[int]], None]
+"""What is called at each step before tokens are added: the lines that go on, their logits (lines, vocab) and the tokens chosen."""
 BATCH = 64
 """Default number of lines per batch."""
 
@@ -108,13 +110,19 @@ def reader_of(model: Model, lines: Sequence[Line]) -> Reader:
 
 
 @torch.inference_mode()
-def write(model: Model, lines: list[Line], options: Options, ends: Ends) -> Iterator[None]:
-    """Generates one token per line between two yields, until all lines have ended; the tokens are stored in the lines."""
+def write(model: Model, lines: list[Line], options: Options, ends: Ends, look: Look | None = None) -> Iterator[None]:
+    """Generates one token per line between two yields, until all lines have ended; the tokens are stored in the lines.
+
+    look: called at every step with the logits and the chosen tokens.
+    """
     reader, going = reader_of(model, lines), list(lines)
     seen = _seen(model, lines) if options.repetition_penalty != 1.0 else None
     for _ in range(options.max_new_tokens):
-        tokens = choose(reader.logits(), options, [line.draws for line in going], seen)
+        logits = reader.logits()
+        tokens = choose(logits, options, [line.draws for line in going], seen)
         reader.push(tokens)
+        if look is not None:
+            look(going, logits, tokens)
         for line, token in zip(going, tokens, strict=True):
             line.add(token, ends)
         if seen is not None:
