@@ -134,7 +134,7 @@ async def classes(request: Request, services: Services) -> Response:
         raise ApiError(400, "there is no text to classify: give at least one, of at least one character.", param="texts")
 
     def steps() -> Iterator[Any]:
-        yield [found.probabilities for found in classify(services.models.get(name), given)]
+        yield [found.probabilities for found in classify(services.models.get(name), list(given))]
 
     return JSONResponse({"model": name, "labels": await _only(services.worker.submit(steps()), request)})
 
@@ -151,7 +151,7 @@ async def translations(request: Request, services: Services) -> Response:
         raise ApiError(400, f"{len(given)} texts of {most} tokens are too many: ask for fewer at once.", param="texts")
 
     def steps() -> Iterator[Any]:
-        yield translate(services.models.get(name), given, most or 256)
+        yield translate(services.models.get(name), list(given), most or 256)
 
     return JSONResponse({"model": name, "texts": await _only(services.worker.submit(steps()), request)})
 
