@@ -61,13 +61,13 @@ def test_keys_with_gaps(pattern: Pattern) -> None:
     """What a cache holds once it has forgotten what nobody reads; and some later tokens, of which it has forgotten nothing yet."""
     for n in PLACES:
         for later in (0, 1, 6):
-            keys = join(pattern.kept(n), Range(n, later + 1), batch=2)
+            keys = join(pattern.cached(n), Range(n, later + 1), batch=2)
             alike(inputs(1, keys.length), pattern, queries=Range(n + later, 1), keys=keys)
 
 
 @sweep("pattern", SPARSE)
 def test_every_executor_takes_keys_with_gaps(pattern: Pattern) -> None:
-    keys = pattern.kept(23)
+    keys = pattern.cached(23)
     for queries in (Range(23, 1), Range(23, 3), Range(30, 2)):
         qkv, rows = inputs(queries.length, keys.length), ExplicitPositions(keys.tensor(), keys.stop)
         for how in ("dense", "sdpa"):

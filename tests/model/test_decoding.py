@@ -81,7 +81,7 @@ def test_memory_is_bounded(pattern: Pattern) -> None:
     for t in range(1, LENGTH):
         state = read(read.input(1), state=state).state
         for layer, cache in enumerate(caches(state)):
-            held, kept = cache.keys.shape[2], pattern.at(layer).kept(t).length
+            held, kept = cache.keys.shape[2], pattern.at(layer).cached(t).length
             assert held == cache.positions.length
             assert held - kept < max(1, min(SLACK, held // 8)), (t, layer)
     assert any(isinstance(cache.positions, StridedPositions) for cache in caches(state)), "nothing was forgotten"

@@ -44,7 +44,7 @@ class LowRank(Attention):
         """How many tokens a projected key of a mean or a convolution is made of."""
         return math.ceil(length / self.rank)
 
-    def room(self, length: int) -> int:
+    def max_length(self, length: int) -> int:
         return length
 
     def key_count(self, sizes: Sizes, tokens: int) -> int:

@@ -89,7 +89,7 @@ class Attention(Slot):
         """The module that the sublayers of all blocks share; the stack builds it once and owns it. None without one."""
         return None
 
-    def room(self, length: int) -> int | None:
+    def max_length(self, length: int) -> int | None:
         """The largest number of tokens of a row, for a training length; None without a limit."""
         return None
 
@@ -286,7 +286,7 @@ def leave_behind(cache: KVCache, pattern: Pattern, context: Context, reach: int 
             where = real(where, F.pad(context.valid, (where.length - context.valid.shape[1], 0), value=True))
         return replace(cache, positions=where, solid=0)
     if not isinstance(where, ExplicitPositions):
-        return within(cache, reach).keep_only(pattern.kept(where.stop))
+        return within(cache, reach).keep_only(pattern.cached(where.stop))
     return within(within(cache, pattern.reach), reach)
 
 

@@ -51,7 +51,7 @@ class Layer(nn.Module):
         super().__init__()
         check(spec)
         self.dim, self.is_causal, self.origin = spec.dim, spec.looks_back, spec.memory.origin
-        self.room, self.state_shape = MaxLength(spec), spec.state_shape
+        self.max_length, self.state_shape = MaxLength(spec), spec.state_shape
 
     def run(self, x: Tensor, context: Context, past: Entries | None) -> tuple[Tensor, Entries]:
         """y for rows x whose real tokens come first, and what the continuation needs."""
@@ -63,7 +63,7 @@ class Layer(nn.Module):
         """y, or (y, state) where a state is given."""
         self._check(x, mask, state)
         state = usable(state)
-        given, positions, packed = self.room.place(x, mask, state)
+        given, positions, packed = self.max_length.place(x, mask, state)
         losses = {} if losses is None else losses
         if packed is None:
             context = Context(positions, keep=state is not None, losses=losses)

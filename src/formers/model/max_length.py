@@ -34,8 +34,8 @@ class MaxLength:
     """The places that a stack has for the tokens of a row."""
 
     def __init__(self, spec: Spec) -> None:
-        self.most, self.extra, self.origin = spec.room, spec.extra, spec.memory.origin
-        self.patterns = [pattern for _, pattern in spec.layers if pattern.room is not None]
+        self.most, self.extra, self.origin = spec.max_length, spec.extra, spec.memory.origin
+        self.patterns = [pattern for _, pattern in spec.layers if pattern.max_length is not None]
 
     def fit(self, x: Tensor, mask: Tensor | None, state: State | None) -> tuple[int, int]:
         """The first places of the compacted rows of x (batch, length, dim) that hold all real tokens, and a position that none reaches.

@@ -85,7 +85,7 @@ class Model(nn.Module):
         self.register_load_state_dict_pre_hook(_read_old_names)  # type: ignore[no-untyped-call]
         self.spec = spec
         self.is_causal = spec.is_causal  # asked in every pass, where torch.compile cannot make the pattern of a layer
-        self.room = MaxLength(spec)
+        self.max_length = MaxLength(spec)
         self.tokenizer: Tokenizer | None = None
         self.labels: tuple[str, ...] | None = None
         self.auxiliary = None
@@ -156,7 +156,7 @@ class Model(nn.Module):
         if state is not None:
             self._check_state(state, given.shape[0])
         keep = self.is_causal and (state is not None or not torch.is_grad_enabled())
-        given, where, packed = (self.room if room is None else room).place(given, mask, state)
+        given, where, packed = (self.max_length if room is None else room).place(given, mask, state)
         if packed is None:
             return embedding(given, where), Context(where, keep=keep, watch=watch), None
         if watch is not None:

@@ -25,7 +25,7 @@ class Seq2Seq(Model):
         assert spec.encoder is not None
         shared = spec.encoder.vocab is None and spec.encoder.features is None
         self.source_embedding = None if shared else spec.encoder.input.build(spec.encoder.input_sizes)
-        self.source_room = MaxLength(spec.encoder)
+        self.source_max_length = MaxLength(spec.encoder)
         self.source_embeds = Embeds(spec.encoder.dim)
         self.encoder = Stack(spec.encoder)
         self.stack = Stack(spec)
@@ -50,7 +50,7 @@ class Seq2Seq(Model):
         given, embeds = self.given(source, source_embeds, "source and source_embeds")
         read = self.source_embeds if embeds is not None else self.embedding if self.source_embedding is None else self.source_embedding
         inner = None if watch is None else watch.inside("encoder")
-        x, context, _ = self.enter(given, source_mask, None, inner, read, self.source_room)
+        x, context, _ = self.enter(given, source_mask, None, inner, read, self.source_max_length)
         context = replace(context, keep=False, update=update).with_channels(RandomStarts() if starts is None else starts)
         if self.spec.attention.reads_source:
             context = context.with_channels(FinalStates())

@@ -119,14 +119,14 @@ class Spec(Part):
         return self.pattern.is_causal or all(self.pattern.at(step).is_causal for step in range(self.depth.steps))
 
     @property
-    def room(self) -> int | None:
+    def max_length(self) -> int | None:
         """How many tokens of a row the stack can read at all: as many as positions, patterns and projections have places for.
 
         None where nothing of it ends.
         """
         ends = [self.position.table_length(self.length) if self.position.bounded else None]
-        ends += [None if pattern.room is None else pattern.room - self.extra for _, pattern in self.layers]
-        ends += [attention.room(self.length) for attention, _ in self.layers]
+        ends += [None if pattern.max_length is None else pattern.max_length - self.extra for _, pattern in self.layers]
+        ends += [attention.max_length(self.length) for attention, _ in self.layers]
         return min((end for end in ends if end is not None), default=None)
 
     @property

@@ -24,7 +24,20 @@ from formers.attention.attend import Verdict
 from formers.attention.multihead import Attention
 from formers.core import Context, RecurrentMemory, Sizes
 from formers.core.compiler import concrete
-from formers.depth.halting import HALTING, Act, Bias, Epsilon, Halting, Price, account, add_weighted, begin, beside, is_inspected, may_skip
+from formers.depth.halting import (
+    HALTING,
+    Act,
+    Bias,
+    Epsilon,
+    Halting,
+    Price,
+    account,
+    add_weighted,
+    begin,
+    is_inspected,
+    may_skip,
+    stack_tokens,
+)
 from formers.patterns import Causal, Pattern
 from formers.recurrent.cells import STATES, Cell, RecurrentWeights, States, advance
 from formers.recurrent.final_states import FinalStates
@@ -144,7 +157,7 @@ class HaltingLayer(PonderingLayer):
             found.append(states[0])
             spent.append(done)
             seen.append(h)
-        account(context, step, beside(spent), self.part.ponder, real)  # E47
+        account(context, step, stack_tokens(spent), self.part.ponder, real)  # E47
         if context.watch is not None:
             context.watch.note(HALTING, step, lambda: torch.stack([self.filled(h, x) for h in seen], dim=1))
         return torch.stack(found, dim=1), states

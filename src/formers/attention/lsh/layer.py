@@ -138,8 +138,8 @@ class ByLayer(Attention):
     def common(self, sizes: Sizes) -> nn.Module | None:
         return self.kinds[0].common(sizes) if len(self.kinds) == 1 else None
 
-    def room(self, length: int) -> int | None:
-        return min((room for kind in self.kinds if (room := kind.room(length)) is not None), default=None)
+    def max_length(self, length: int) -> int | None:
+        return min((room for kind in self.kinds if (room := kind.max_length(length)) is not None), default=None)
 
     def key_count(self, sizes: Sizes, tokens: int) -> int | None:
         return self.kinds[0].key_count(sizes, tokens) if len(self.kinds) == 1 else None
