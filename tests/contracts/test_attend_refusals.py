@@ -58,7 +58,7 @@ def test_a_bias_that_does_not_fit(shape: tuple[int, ...]) -> None:
 
 def test_patterns_of_another_number_of_heads() -> None:
     for pattern in (PerHead(Full()), PerHead(Full(), Full(), Causal()), Causal() & PerHead(Full())):
-        with refused("heads", "one pattern a head"):
+        with refused("heads", "one pattern per head"):
             formers.attend(q, k, v, pattern)
 
 

@@ -171,7 +171,7 @@ def test_gradients_are_those_over_all_keys(pattern: Pattern, monkeypatch: pytest
         fast = read(x[:, :37]).state
     states = [fast, read(x[:, :37], state=read.model.initial_state(2)).state]
     with monkeypatch.context() as forgetting:
-        forgetting.setattr(multihead, "leave_behind", lambda cache, pattern, context, reach: cache.detach())
+        forgetting.setattr(multihead, "next_cache", lambda cache, pattern, context, reach: cache.detach())
         with torch.no_grad():
             whole = read(x[:, :37]).state
     wanted = gradients(read(x[:, 37:38], state=whole).logits, weights)
@@ -240,6 +240,6 @@ def test_generation_with_beams_and_a_sliding_window(pattern: Pattern, monkeypatc
     assert torch.equal(formers.generate(read.model, prompt, max_new_tokens=9, beams=1), row[:, :39])
     best = formers.generate(read.model, prompt, max_new_tokens=9, beams=3)
     with monkeypatch.context() as forgetting:
-        forgetting.setattr(multihead, "leave_behind", lambda cache, pattern, context, reach: cache.detach())
+        forgetting.setattr(multihead, "next_cache", lambda cache, pattern, context, reach: cache.detach())
         again = formers.generate(read.model, prompt, max_new_tokens=9, beams=3)
     assert torch.equal(best, again), "it matters what was forgotten"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.attention.multihead import SelfAttention, leave_behind, within
+from formers.attention.multihead import SelfAttention, next_cache, within
 from formers.core import Context, HiddenMemory, KVCache, Positions, Range, compact
 from formers.core.positions import EMPTY, SubsetPositions
 from formers.core.state import LayerState
@@ -227,7 +227,7 @@ def attend_subset(
     )
     k, v = attention.split_all(kv, 2)
     cache = KVCache(k, v, context.positions) if past is None else within(past, furthest).append(k, v, context.positions)
-    left = leave_behind(cache, pattern, context, furthest) if context.keep else None
+    left = next_cache(cache, pattern, context, furthest) if context.keep else None
     seen = cache if reach is None else within(cache, reach + x.shape[1])
     asking = prenorm(subset.flat(x))
     if not subset.count:

@@ -1,13 +1,13 @@
-"""A recurrent layer that takes as many steps for a token as it needs (Graves, 2016, "Adaptive Computation Time for Recurrent Networks").
+"""Adaptive Computation Time: a recurrent layer with a variable number of steps per token (Graves, 2016).
 
-s^n = S(s^{n-1}, [x_t; 1{n=1}])     s^0 = s_{t-1}; S is a cell of cells.py, and the flag, which is concatenated, says that x_t is new   E45
-s_t = sum_n p^n s^n,  y_t = h_t     weights p^n and halting as in core/halting.py, from the new state's h; of an LSTM h and c           E46
+s^n = S(s^{n-1}, [x_t; 1{n=1}])     s^0 = s_{t-1}; S is a cell of cells.py, and the concatenated flag marks the first step             E45
+s_t = sum_n p^n s^n,  y_t = h_t     weights p^n and halting as in depth/halting.py, from the new h; for an LSTM both h and c            E46
 cost = ponder * mean of N + R       over the real tokens                                                                               E47
 
-What is carried to the next token is the mean state. All tokens of a row are projected at once, W [x; flag] = W_x x + flag w; the rest is
-a loop, over tokens and over steps. Where nothing is learnt, rows that have halted are not computed any more.
+The mean state is passed to the next token. All tokens of a row are projected at once, W [x; flag] = W_x x + flag w; the rest is a loop
+over tokens and steps. Without gradients, rows that have halted are not computed any more.
 
-`act="none"` halts nobody: always `steps` steps, of which the last state counts; with steps=1 it is the plain cell on [x_t; 1].
+With `act="none"` there is no halting: always `steps` steps, and the last state is the output; steps=1 is the plain cell on [x_t; 1].
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from formers.recurrent.layer import recalled, run, widely
 from formers.score.base import ScoreModule
 
 ROWS = 8
-"""Rows are left out by so many: products of fewer take as long, and torch rounds them otherwise than it rounds those of many."""
+"""Rows are dropped in multiples of this: smaller products take as long, and torch rounds them differently."""
 
 
 class Pondering(Attention):
-    """A recurrent cell that is applied to each token until it halts, `steps` times at the most."""
+    """A recurrent cell that is applied to each token until it halts, at most `steps` times."""
 
     cell: Cell = "tanh"
     steps: PositiveInt
-    """The most steps there are."""
+    """The largest number of steps."""
     epsilon: Epsilon = 0.01
-    """Who has spent 1 - epsilon halts."""
+    """A token halts when its halting probabilities sum to 1 - epsilon."""
     ponder: Price = 0.01
-    """What a step costs: this times the mean of N + R is added to the loss."""
+    """The ponder cost: this times the mean of N + R is added to the loss."""
     bias: Bias = 1.0
-    """Of the halting unit at the start: the larger, the sooner it halts."""
+    """The initial bias of the halting unit: the larger it is, the earlier tokens halt."""
     act: Literal["graves", "t2t", "none"] = "graves"
 
     @property
@@ -82,7 +82,7 @@ class Pondering(Attention):
 
 
 class PonderingLayer(nn.Module):
-    """A cell on flagged inputs, which takes all of its steps for every token."""
+    """A cell on flagged inputs that takes all of its steps for every token."""
 
     def __init__(self, dim: int, part: Pondering) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class PonderingLayer(nn.Module):
         self.recurrence = RecurrentWeights(part.cell, dim + 1, dim)
 
     def forward(self, x: Tensor, context: Context, past: RecurrentMemory | None, step: int) -> tuple[Tensor, RecurrentMemory | None]:
-        """y (batch, length, dim) for x (batch, length, dim), and the state behind each row's last real token."""
+        """y (batch, length, dim) for x (batch, length, dim), and the state after each row's last real token."""
         states = self.recurrence.zeros(x) if past is None else recalled(past, self.part.cell, self.dim)
         if self.part.act == "none" and self.part.steps == 1:
             y, states = run(self.recurrence, F.pad(x, (0, 1), value=1.0), states, context.valid)
@@ -105,7 +105,7 @@ class PonderingLayer(nn.Module):
         return y, RecurrentMemory.of(states) if context.keep else None
 
     def rows(self, x: Tensor, states: States, context: Context, step: int) -> tuple[Tensor, States]:
-        """All tokens of rows x, one after the other, from states; and the states behind them."""
+        """The outputs for all tokens of rows x, one after the other, beginning with `states`; and the final states."""
         drive = self.drive(x)
         found = []
         for t in range(x.shape[1]):
@@ -117,11 +117,11 @@ class PonderingLayer(nn.Module):
         return torch.stack(found, dim=1), states
 
     def drive(self, x: Tensor) -> Tensor:
-        """W_x x + b of all tokens."""
+        """W_x x + b for all tokens."""
         return F.linear(x, self.recurrence.weight_ih_l0[:, :-1].to(x.dtype), self.recurrence.bias_ih_l0.to(x.dtype))
 
     def again(self, drive: Tensor, states: States, n: int) -> States:
-        """The states behind step n = 0, 1, ... of a token."""
+        """The states after step n = 0, 1, ... of a token."""
         weights = self.recurrence
         if n == 0:
             drive = drive + weights.weight_ih_l0[:, -1].to(drive.dtype)
@@ -129,16 +129,16 @@ class PonderingLayer(nn.Module):
 
 
 class HaltingLayer(PonderingLayer):
-    """The same with a unit that says after each step whether it was enough."""
+    """A PonderingLayer with a halting unit."""
 
     skipping = True
-    """Whether evaluation leaves out what has halted; what comes out is the same."""
+    """Whether evaluation skips rows that have halted; the output is the same."""
 
     def __init__(self, dim: int, part: Pondering, act: Act) -> None:
         super().__init__(dim, part)
         self.act: Act = act
         self.unit = nn.Linear(dim, 1)
-        nn.init.zeros_(self.unit.weight)  # at first a state says nothing about how long it should think
+        nn.init.zeros_(self.unit.weight)  # initially the halting probability does not depend on the state
         nn.init.constant_(self.unit.bias, part.bias)
 
     def rows(self, x: Tensor, states: States, context: Context, step: int) -> tuple[Tensor, States]:
@@ -167,9 +167,9 @@ class HaltingLayer(PonderingLayer):
         return torch.sigmoid(F.linear(h, self.unit.weight.to(h.dtype), self.unit.bias.to(h.dtype))).squeeze(-1)
 
     def thought(self, drive: Tensor, states: States, running: Tensor, whole: bool) -> tuple[States, Halting, list[Tensor]]:
-        """The mean states of a token, what it has spent, and h of each step, computed for all rows as long as one of them is running.
+        """The mean states of a token, its halting statistics, and h of each step, computed for all rows until all have halted.
 
-        whole: every step is computed, whether somebody is running or not.
+        whole: compute every step, even if all rows have halted.
         """
         spent, part, seen = begin(running, drive.dtype), self.part, []
         means = tuple(torch.zeros_like(s) for s in states)
@@ -184,7 +184,7 @@ class HaltingLayer(PonderingLayer):
         return means, spent, seen
 
     def skipped(self, drive: Tensor, states: States, running: Tensor) -> tuple[States, Halting, list[Tensor]]:
-        """The same, each step computed for those rows alone that have not halted, and for what fills them up to a multiple of ROWS."""
+        """The same, but each step is computed only for rows that have not halted, rounded up to a multiple of ROWS."""
         part = self.part
         out, done = tuple(torch.zeros_like(s) for s in states), begin(running, drive.dtype)
         rows, means, spent = torch.arange(len(drive), device=drive.device), out, done
@@ -202,7 +202,7 @@ class HaltingLayer(PonderingLayer):
         return _put(out, rows, means), done.put(rows, spent), []
 
     def filled(self, seen: list[Tensor], x: Tensor) -> Tensor:
-        """h (batch, steps) of a token, not a number for the steps that it did not take."""
+        """h (batch, steps) of a token, NaN for steps that were not taken."""
         rest = x.new_full((len(x), self.part.steps - len(seen)), torch.nan)
         return torch.cat([torch.stack(seen, dim=1), rest], dim=1) if seen else rest
 

@@ -158,7 +158,7 @@ INPUTS: tuple[Refusal, ...] = (
     ),
     Refusal(
         lambda s: s.pattern.heads not in (None, s.heads),
-        lambda s: f"{type(s.pattern).__name__} is for {s.pattern.heads} heads, and heads={s.heads}: give one pattern a head.",
+        lambda s: f"{type(s.pattern).__name__} is for {s.pattern.heads} heads, and heads={s.heads}: give one pattern per head.",
     ),
     Refusal(
         lambda s: s.extra > 0 and s.looks_back,
