@@ -168,7 +168,7 @@ def test_one_attention_by_layer_is_that_attention(spec: Spec) -> None:
     for name in ("attention", "cross", "encoder"):
         assert all(torch.equal(a, b) for a, b in zip(getattr(seen, name), getattr(map_again, name), strict=True))
     assert draw_block(spec) == draw_block(wrap)
-    for fact in ("ponders", "final_widths", "comparing", "draws", "is_causal", "sizes"):
+    for fact in ("ponders", "final_widths", "attention_steps", "draws", "is_causal", "sizes"):
         assert getattr(spec, fact) == getattr(wrap, fact), fact
 
 

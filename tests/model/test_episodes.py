@@ -111,7 +111,7 @@ def test_what_cannot_hold_episodes_is_refused():
     tokens = torch.zeros(2, 4, dtype=torch.long)
     for member, more, word in (
         ("decoder", {}, "Sinusoidal"),
-        ("encoder", {}, "later tokens"),
+        ("encoder", {}, "not causal"),
         ("universal-transformer", {"position": "none", "transition": "conv"}, "SeparableConv"),
         ("universal-transformer", {"position": "none", "act": "graves"}, "Adaptive"),
         ("gtrxl", {"memory_start": "zeros"}, "zeros"),

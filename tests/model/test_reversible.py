@@ -30,7 +30,7 @@ class Plain:
     @staticmethod
     def apply(passage, context, ends, left, x, other, source, *weights):
         context = replace(context, losses={})
-        first, second, entries = reversible.through(passage.halves, x, context, passage.kind, ends, other=other)
+        first, second, entries = reversible.run_forward(passage.halves, x, context, passage.kind, ends, other=other)
         left.extend(entries)
         passage.names = list(context.losses)
         return first, second, *context.losses.values()

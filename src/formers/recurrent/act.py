@@ -41,7 +41,7 @@ from formers.depth.halting import (
 from formers.patterns import Causal, Pattern
 from formers.recurrent.cells import STATES, Cell, RecurrentWeights, States, advance
 from formers.recurrent.final_states import FinalStates
-from formers.recurrent.layer import recalled, run, widely
+from formers.recurrent.layer import in_float32, past_states, run
 from formers.score.base import ScoreModule
 
 ROWS = 8
@@ -91,11 +91,11 @@ class PonderingLayer(nn.Module):
 
     def forward(self, x: Tensor, context: Context, past: RecurrentMemory | None, step: int) -> tuple[Tensor, RecurrentMemory | None]:
         """y (batch, length, dim) for x (batch, length, dim), and the state after each row's last real token."""
-        states = self.recurrence.zeros(x) if past is None else recalled(past, self.part.cell, self.dim)
+        states = self.recurrence.zeros(x) if past is None else past_states(past, self.part.cell, self.dim)
         if self.part.act == "none" and self.part.steps == 1:
             y, states = run(self.recurrence, F.pad(x, (0, 1), value=1.0), states, context.valid)
         else:
-            y, states = widely(self.recurrence, x, states, lambda x, states: self.rows(x, states, context, step))
+            y, states = in_float32(self.recurrence, x, states, lambda x, states: self.rows(x, states, context, step))
         if context.watch is not None:
             about = f"token by token, {'at the most ' if self.part.ponders else ''}{self.part.steps} steps each"
             context.watch.note("attention executors", step, lambda: (Verdict("loop", True, about, None),))
@@ -111,7 +111,7 @@ class PonderingLayer(nn.Module):
         for t in range(x.shape[1]):
             current = states
             for n in range(self.part.steps):
-                current = self.again(drive[:, t], current, n)
+                current = self.cell_step(drive[:, t], current, n)
             states = current if context.valid is None else _where(context.valid[:, t], current, states)
             found.append(states[0])
         return torch.stack(found, dim=1), states
@@ -120,7 +120,7 @@ class PonderingLayer(nn.Module):
         """W_x x + b for all tokens."""
         return F.linear(x, self.recurrence.weight_ih_l0[:, :-1].to(x.dtype), self.recurrence.bias_ih_l0.to(x.dtype))
 
-    def again(self, drive: Tensor, states: States, n: int) -> States:
+    def cell_step(self, drive: Tensor, states: States, n: int) -> States:
         """The states after step n = 0, 1, ... of a token."""
         weights = self.recurrence
         if n == 0:
@@ -143,21 +143,21 @@ class HaltingLayer(PonderingLayer):
 
     def rows(self, x: Tensor, states: States, context: Context, step: int) -> tuple[Tensor, States]:
         drive, real = self.drive(x), context.valid
-        everybody = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        think = (
-            self.skipped
+        every_row = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        compute = (
+            self.run_steps_skipping
             if self.skipping and may_skip(x, context, self.training)
-            else partial(self.thought, whole=is_inspected(context.watch))
+            else partial(self.run_steps, whole=is_inspected(context.watch))
         )
-        found, spent, seen = [], [], []
+        found, halting, seen = [], [], []
         for t in range(x.shape[1]):
-            running = everybody if real is None else real[:, t]
-            means, done, h = think(drive[:, t], states, running)
+            running = every_row if real is None else real[:, t]
+            means, done, h = compute(drive[:, t], states, running)
             states = means if real is None else _where(running, means, states)
             found.append(states[0])
-            spent.append(done)
+            halting.append(done)
             seen.append(h)
-        account(context, step, stack_tokens(spent), self.part.ponder, real)  # E47
+        account(context, step, stack_tokens(halting), self.part.ponder, real)  # E47
         if context.watch is not None:
             context.watch.note(HALTING, step, lambda: torch.stack([self.filled(h, x) for h in seen], dim=1))
         return torch.stack(found, dim=1), states
@@ -166,40 +166,46 @@ class HaltingLayer(PonderingLayer):
         """h^n (rows,) of the new states (rows, dim)."""
         return torch.sigmoid(F.linear(h, self.unit.weight.to(h.dtype), self.unit.bias.to(h.dtype))).squeeze(-1)
 
-    def thought(self, drive: Tensor, states: States, running: Tensor, whole: bool) -> tuple[States, Halting, list[Tensor]]:
+    def run_steps(self, drive: Tensor, states: States, running: Tensor, whole: bool) -> tuple[States, Halting, list[Tensor]]:
         """The mean states of a token, its halting statistics, and h of each step, computed for all rows until all have halted.
 
         whole: compute every step, even if all rows have halted.
         """
-        spent, part, seen = begin(running, drive.dtype), self.part, []
+        halting, part, seen = begin(running, drive.dtype), self.part, []
         means = tuple(torch.zeros_like(s) for s in states)
         for n in range(part.steps):
-            states = self.again(drive, states, n)
+            states = self.cell_step(drive, states, n)
             h = self.halting(states[0])
-            seen.append(h.masked_fill(~spent.running, torch.nan))
-            p, spent = spent.step(h, part.epsilon, last=n == part.steps - 1, act=self.act)
+            seen.append(h.masked_fill(~halting.running, torch.nan))
+            p, halting = halting.step(h, part.epsilon, last=n == part.steps - 1, act=self.act)
             means = tuple(add_weighted(m, s, p, self.act) for m, s in zip(means, states, strict=True))  # E46
-            if not whole and concrete(drive) and not bool(spent.running.any()):
+            if not whole and concrete(drive) and not bool(halting.running.any()):
                 break
-        return means, spent, seen
+        return means, halting, seen
 
-    def skipped(self, drive: Tensor, states: States, running: Tensor) -> tuple[States, Halting, list[Tensor]]:
+    def run_steps_skipping(self, drive: Tensor, states: States, running: Tensor) -> tuple[States, Halting, list[Tensor]]:
         """The same, but each step is computed only for rows that have not halted, rounded up to a multiple of ROWS."""
         part = self.part
         out, done = tuple(torch.zeros_like(s) for s in states), begin(running, drive.dtype)
-        rows, means, spent = torch.arange(len(drive), device=drive.device), out, done
+        rows, means, halting = torch.arange(len(drive), device=drive.device), out, done
         for n in range(part.steps):
-            count = int(spent.running.sum())
+            count = int(halting.running.sum())
             if not count:
                 break
-            if (room := -(-count // ROWS) * ROWS) < len(rows):
-                out, done = _put(out, rows, means), done.put(rows, spent)
-                kept = torch.argsort(spent.running.logical_not().to(torch.uint8), stable=True)[:room]
-                rows, drive, states, means, spent = rows[kept], drive[kept], _rows(states, kept), _rows(means, kept), spent.rows(kept)
-            states = self.again(drive, states, n)
-            p, spent = spent.step(self.halting(states[0]), part.epsilon, last=n == part.steps - 1, act=self.act)
+            if (size := -(-count // ROWS) * ROWS) < len(rows):
+                out, done = _put(out, rows, means), done.put(rows, halting)
+                index = torch.argsort(halting.running.logical_not().to(torch.uint8), stable=True)[:size]
+                rows, drive, states, means, halting = (
+                    rows[index],
+                    drive[index],
+                    _rows(states, index),
+                    _rows(means, index),
+                    halting.rows(index),
+                )
+            states = self.cell_step(drive, states, n)
+            p, halting = halting.step(self.halting(states[0]), part.epsilon, last=n == part.steps - 1, act=self.act)
             means = tuple(add_weighted(m, s, p, self.act) for m, s in zip(means, states, strict=True))
-        return _put(out, rows, means), done.put(rows, spent), []
+        return _put(out, rows, means), done.put(rows, halting), []
 
     def filled(self, seen: list[Tensor], x: Tensor) -> Tensor:
         """h (batch, steps) of a token, NaN for steps that were not taken."""

@@ -80,9 +80,9 @@ class AlignedDecoder(nn.Module):
         assert sizes.source is not None
         dim = sizes.dim
         self.part, self.dim, self.dropout, self.attention_dropout = part, dim, sizes.dropout, sizes.attention_dropout
-        self.says = part.fed and part.alignment != "additive"
+        self.feeds_output = part.fed and part.alignment != "additive"
         """Whether the output of a token is fed to the next one."""
-        more = 0 if not part.fed else dim if self.says else sizes.source
+        more = 0 if not part.fed else dim if self.feeds_output else sizes.source
         self.cells = nn.ModuleList([RecurrentWeights(part.cell, dim + (0 if layer else more), dim) for layer in range(part.layers)])
         self.source = Bridge(sizes, part.cell, part.layers, part.alignment)
         if part.alignment == "additive":
@@ -96,13 +96,13 @@ class AlignedDecoder(nn.Module):
 
     def forward(self, x: Tensor, context: Context, past: BridgeState | None, step: int) -> tuple[Tensor, BridgeState | None]:
         """y (batch, length, dim) for x over context.source, which is processed once and then taken from `past`."""
-        before = self.recall(x, context, past)
+        before = self.state_before(x, context, past)
         y, weights, after = self.by_token(x, before, context) if self.part.fed else self.by_row(x, before, context)
         if context.watch is not None and weights is not None:
             context.watch.note(self.name, step, lambda: weights[:, None])
         return y, after.map(Tensor.detach) if context.keep else None
 
-    def recall(self, x: Tensor, context: Context, past: BridgeState | None) -> BridgeState:
+    def state_before(self, x: Tensor, context: Context, past: BridgeState | None) -> BridgeState:
         """The state before the tokens x: the past, or a new state from the source."""
         if past is not None:
             self.check(past)
@@ -110,7 +110,7 @@ class AlignedDecoder(nn.Module):
         if context.source is None:
             raise FormersError("there is neither a source nor a state with one: give source.")
         begun: BridgeState = self.source(context.source)
-        return replace(begun, said=torch.zeros_like(x[:, 0])) if self.says else begun
+        return replace(begun, said=torch.zeros_like(x[:, 0])) if self.feeds_output else begun
 
     def check(self, past: BridgeState) -> None:
         """Raises FormersError for the state of a decoder with other cells, widths or alignment."""
@@ -118,7 +118,7 @@ class AlignedDecoder(nn.Module):
         if (
             not isinstance(past, BridgeState)
             or past.states.shape[1:] != self.source.shape
-            or (past.said is not None) != self.says
+            or (past.said is not None) != self.feeds_output
             or (past.values is not None) != aligns
             or (past.values is not None and past.values.shape[2] != self.out.in_features - self.dim)
         ):
@@ -140,8 +140,8 @@ class AlignedDecoder(nn.Module):
         asking = x
         if self.part.alignment == "additive":
             asking = torch.cat([before.states[:, -1, :1].to(x.dtype), x[:, :-1]], dim=1)
-        weights, attended = self.look(asking, before)
-        return self.say(attended, x), weights, after
+        weights, attended = self.attend(asking, before)
+        return self.output(attended, x), weights, after
 
     def by_token(self, x: Tensor, before: BridgeState, context: Context) -> tuple[Tensor, Tensor, BridgeState]:
         """The same with input feeding: one token after the other. Padding does not change the state of its row."""
@@ -154,24 +154,24 @@ class AlignedDecoder(nn.Module):
         said, answers, found, seen = before.said, [], [], []
         for t, drive in enumerate(drives):
             if said is None:
-                weights, attended = self.look(layers[-1][0][:, None], before)
-                new = self.tick(drive + F.linear(attended[:, 0], fed), layers)  # E149
+                weights, attended = self.attend(layers[-1][0][:, None], before)
+                new = self.advance_layers(drive + F.linear(attended[:, 0], fed), layers)  # E149
             else:
-                new = self.tick(drive + F.linear(said, fed), layers)  # E149
-                weights, attended = self.look(new[-1][0][:, None], before)
-                answers.append(self.say(attended, new[-1][0][:, None]))
+                new = self.advance_layers(drive + F.linear(said, fed), layers)  # E149
+                weights, attended = self.attend(new[-1][0][:, None], before)
+                answers.append(self.output(attended, new[-1][0][:, None]))
             found.append((attended, new[-1][0]))
             seen.append(weights)
             here = None if real is None else real[t]
-            layers = [tuple(kept(here, a, b) for a, b in zip(*both, strict=True)) for both in zip(new, layers, strict=True)]
-            said = None if said is None else kept(here, answers[-1][:, 0], said)
+            layers = [tuple(where_real(here, a, b) for a, b in zip(*both, strict=True)) for both in zip(new, layers, strict=True)]
+            said = None if said is None else where_real(here, answers[-1][:, 0], said)
         after = replace(before, states=torch.stack([torch.stack(states, dim=1) for states in layers], dim=1), said=said)
         if said is None:
             contexts, tops = zip(*found, strict=True)
-            return self.say(torch.cat(contexts, dim=1), torch.stack(tops, dim=1)), torch.cat(seen, dim=1), after
+            return self.output(torch.cat(contexts, dim=1), torch.stack(tops, dim=1)), torch.cat(seen, dim=1), after
         return torch.cat(answers, dim=1), torch.cat(seen, dim=1), after
 
-    def tick(self, drive: Tensor, layers: Sequence[States]) -> list[States]:
+    def advance_layers(self, drive: Tensor, layers: Sequence[States]) -> list[States]:
         """The states of all layers after one more token; drive is W x + b of the first cell."""
         new: list[States] = []
         for layer, (cell, states) in enumerate(zip(self.cells, layers, strict=True)):
@@ -185,7 +185,7 @@ class AlignedDecoder(nn.Module):
         """The input of a layer from the output of the one below: with dropout in training."""
         return F.dropout(x, self.dropout) if layer and self.training and self.dropout else x
 
-    def look(self, asking: Tensor, source: BridgeState) -> tuple[Tensor, Tensor]:
+    def attend(self, asking: Tensor, source: BridgeState) -> tuple[Tensor, Tensor]:
         """The weights (batch, length, n) of queries (batch, length, dim) over a source, and the contexts (batch, length, source)."""
         assert source.keys is not None
         assert source.values is not None
@@ -196,17 +196,17 @@ class AlignedDecoder(nn.Module):
         if source.valid is None:
             weights = scores.softmax(dim=2)
         else:  # not minus infinity, which gives NaN for a row without a real token
-            nobody = ~source.valid[:, None]
-            weights = scores.masked_fill(nobody, torch.finfo(scores.dtype).min).softmax(dim=2).masked_fill(nobody, 0.0)
+            padding = ~source.valid[:, None]
+            weights = scores.masked_fill(padding, torch.finfo(scores.dtype).min).softmax(dim=2).masked_fill(padding, 0.0)
         if self.training and self.attention_dropout:
             weights = F.dropout(weights, self.attention_dropout)
         return weights, weights.to(source.values.dtype) @ source.values  # E147
 
-    def say(self, attended: Tensor, states: Tensor) -> Tensor:
+    def output(self, attended: Tensor, states: Tensor) -> Tensor:
         """The output (batch, length, dim), from the contexts and the states of the top layer."""
         return torch.tanh(self.out(torch.cat([attended, states.to(attended.dtype)], dim=2)))  # E148
 
 
-def kept(here: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
+def where_real(here: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
     """New values (batch, width) where here (batch, 1) is a real token, else the old ones."""
     return new if here is None else torch.where(here, new, old.to(new.dtype))

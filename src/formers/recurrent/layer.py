@@ -61,7 +61,7 @@ class RecurrentLayer(nn.Module):
 
     def forward(self, x: Tensor, context: Context, past: RecurrentMemory | None, step: int) -> tuple[Tensor, RecurrentMemory | None]:
         """y (batch, length, dim) for x (batch, length, dim), and the state after each row's last real token."""
-        before = self.recurrence.zeros(x) if past is None else recalled(past, self.cell, self.dim)
+        before = self.recurrence.zeros(x) if past is None else past_states(past, self.cell, self.dim)
         wanted = context.keep or FinalStates in context.channels
         # Padding comes after the real tokens: the forward direction never sees it, and only the final state depends on the row's end.
         valid = context.valid if wanted or self.directions == 2 else None
@@ -78,7 +78,7 @@ class RecurrentLayer(nn.Module):
         return y, RecurrentMemory.of(states) if context.keep else None
 
 
-def recalled(past: RecurrentMemory, cell: Cell, dim: int) -> States:
+def past_states(past: RecurrentMemory, cell: Cell, dim: int) -> States:
     """The initial states of a continued row."""
     states = expect(RecurrentMemory, past).states
     check_width(states, cell, dim)
@@ -87,7 +87,7 @@ def recalled(past: RecurrentMemory, cell: Cell, dim: int) -> States:
 
 def run(weights: RecurrentWeights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
     """The outputs of a cell for rows x (batch, length, dim), beginning with `states`, and the states after their real tokens."""
-    return widely(weights, x, states, lambda x, states: _rows(weights, x, states, valid))
+    return in_float32(weights, x, states, lambda x, states: _rows(weights, x, states, valid))
 
 
 def by_episode(weights: RecurrentWeights, x: Tensor, states: States, begins: Tensor) -> tuple[Tensor, States]:
@@ -113,18 +113,18 @@ def by_episode(weights: RecurrentWeights, x: Tensor, states: States, begins: Ten
     return whole.view(batch, length, -1), tuple(s[ends] for s in left)
 
 
-def widely(
-    weights: RecurrentWeights, x: Tensor, states: States, way: Callable[[Tensor, States], tuple[Tensor, States]]
+def in_float32(
+    weights: RecurrentWeights, x: Tensor, states: States, compute: Callable[[Tensor, States], tuple[Tensor, States]]
 ) -> tuple[Tensor, States]:
-    """Calls `way(x, states)`; on a CPU in at least float32, because a state that is rounded at every token drifts.
+    """Calls `compute(x, states)`; on a CPU in at least float32, because a state that is rounded at every token drifts.
 
     Also, oneDNN's half-precision LSTM crashes on processors that report instructions they do not support.
     """
     if x.device.type != "cpu":
-        return way(x, states)
+        return compute(x, states)
     kind, wide = x.dtype, torch.promote_types(weights.dtype, torch.float32)
     with torch.autocast("cpu", enabled=False):
-        y, states = way(x.to(wide), tuple(s.to(wide) for s in states))
+        y, states = compute(x.to(wide), tuple(s.to(wide) for s in states))
     return y.to(kind), states
 
 
