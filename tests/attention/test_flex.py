@@ -1,4 +1,4 @@
-"""FlexAttention is given the pattern's blocks and its predicate; its forward pass equals dense on a CPU, and the rest is refused."""
+"""FlexAttention gets the pattern's blocks and predicate; its forward pass equals dense on a CPU; the rest is unsupported."""
 
 from __future__ import annotations
 

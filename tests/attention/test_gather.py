@@ -1,4 +1,4 @@
-"""A query that stands alone is given the keys that its pattern reads, and no others."""
+"""A single query attends to the keys that its pattern reads, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LSH attention is its equation: against loops at every length, against dense attention, padded, and without a look into the future."""
+"""LSH attention against loops at every length, against dense attention, padded, and causal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LSH attention in tiles: what only its fast path can get wrong. That it is the equation, tests/attention/test_lsh.py sweeps."""
+"""LSH attention in tiles: cases that only the fast path can get wrong; tests/attention/test_lsh.py compares it with the equation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be attended to is refused in one sentence, before torch broadcasts it into something else."""
+"""Invalid arguments of attend are one-sentence errors, raised before torch broadcasts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model cannot read is refused in one sentence that names the value, whichever member it is given to."""
+"""Invalid inputs of any member are one-sentence errors that name the value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""inputs_embeds and source_embeds take the place of tokens in every member: the same numbers to the bit, and gradients of the vectors."""
+"""inputs_embeds and source_embeds instead of tokens, in every member: the same numbers to the bit, and gradients of the vectors."""
 
 from __future__ import annotations
 

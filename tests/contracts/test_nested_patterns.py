@@ -1,4 +1,4 @@
-"""Patterns nested at random: what a pattern says of itself agrees with its mask, and a memory gives one function in both modes."""
+"""Randomly nested patterns: all members of a pattern agree with its mask, and a memory gives the same result in both modes."""
 
 from __future__ import annotations
 

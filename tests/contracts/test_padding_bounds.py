@@ -1,4 +1,4 @@
-"""Where positions, patterns or projections end, real tokens count and padding does not; the mask is read only where it decides."""
+"""Length limits of positions, patterns and projections count real tokens, not padding; the mask is read only if it matters."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_padded_chunks_equal_the_stream_alone(spec: Spec) -> None:
 
 
 SENTENCES = {
-    "axial": "9 tokens do not fit the axial positions, of which 2 x 4 are 8",
+    "axial": "9 tokens do not fit the axial positions, 2 x 4 = 8",
     "grid": "9 tokens do not fit the position grid of length=8",
     "image, causal": "a row of 9 positions does not fit an image of height=2, width=4",
     "image": "a row of 9 positions does not fit an image of height=2, width=4",

@@ -1,4 +1,4 @@
-"""Every refusal in the table is met by some spec, before a weight is allocated, in one sentence."""
+"""Every refusal in the table has a spec that triggers it, before a weight is allocated, with one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state is a value: it can be reset by row, selected, forked, carried between modes, and stops gradients."""
+"""A state is a value: it can be reset by row, selected, copied, used in both modes, and stops gradients."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_what_cannot_continue_has_no_state() -> None:
     assert encoder(encoder.input(4)).state is None
     with refused("encoder", "no state"):
         encoder.model.initial_state(3)
-    with refused("encoder", "leave state out"):
+    with refused("encoder", "omit state"):
         encoder(encoder.input(4), state=State(3))
 
 

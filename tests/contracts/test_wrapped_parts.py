@@ -1,4 +1,4 @@
-"""A part that is wrapped is refused where the part is refused, and computes what the part computes."""
+"""A wrapped part is rejected where the part is rejected, and computes what the part computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adaptive softmax is a distribution over all words, its loss the plain one's, and what cannot be is refused."""
+"""The adaptive softmax is a distribution over all words, its loss equals the plain one, and wrong options are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACT(cell) computes what a plain loop over tokens and steps computes."""
+"""ACT(cell) equals a plain loop over tokens and steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every layer promises: y, or (y, state); chunks equal one pass; padding changes nothing; gradients; copies; one graph; errors."""
+"""The contract of layers: y, or (y, state); chunks equal one pass; padding changes nothing; gradients; copies; one graph; errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding keeps what a pattern may still read, reads what it does, and stays exact: whole == in chunks == token by token."""
+"""Decoding caches only what a pattern may still read, reads only what it needs, and is exact: whole == chunks == token by token."""
 
 from __future__ import annotations
 

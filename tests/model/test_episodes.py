@@ -1,4 +1,4 @@
-"""Rows that hold several episodes: each is computed as if it were alone, whatever stands before it, with a state or without."""
+"""Rows with several episodes: each is computed as if it were alone, with a state or without."""
 
 from __future__ import annotations
 

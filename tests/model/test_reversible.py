@@ -1,4 +1,4 @@
-"""Reversible stacks: the values of plain half steps to the bit, their gradients to rounding, and memory that depth does not add to."""
+"""Reversible stacks: the values of plain half steps to the bit, their gradients to rounding, and memory independent of the depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pattern for each head, and patterns by turns."""
+"""A pattern per head, and alternating patterns per layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strided and fixed attention, against the paper's sets written out, and what their parts connect."""
+"""Strided and fixed attention against the paper's sets, and which positions their parts connect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of queries in one dimension and in two, against double loops over pixels, and the order in which an image is made."""
+"""Blocks of queries in one and two dimensions against double loops over pixels, and the generation order."""
 
 from __future__ import annotations
 

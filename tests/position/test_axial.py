@@ -1,4 +1,4 @@
-"""Axial positions: the vector of a row before the vector of a column, for any length that fits the grid."""
+"""Axial positions: the row vector concatenated with the column vector, for any length that fits the grid."""
 
 from __future__ import annotations
 

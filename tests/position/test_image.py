@@ -1,4 +1,4 @@
-"""Positions of cells against the formula, number by number; in block order they stay those of the image."""
+"""Image positions against the formula; in block order they are those of the image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions per layer: which table a layer is given, and where they end."""
+"""Positions per layer: the table of each layer, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACT of recurrent cells against a plain loop over rows, tokens and steps; against torch where halting is off; and its gradients."""
+"""ACT of recurrent cells against a plain loop over rows, tokens and steps; against torch without halting; and its gradients."""
 
 from __future__ import annotations
 

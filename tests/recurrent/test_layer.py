@@ -1,4 +1,4 @@
-"""Recurrent layers against torch's own modules, padded rows against the rows alone, and what cannot work."""
+"""Recurrent layers against torch's modules, padded rows against the rows alone, and invalid combinations."""
 
 from __future__ import annotations
 

@@ -44,18 +44,18 @@ class Watch:
         """If given, only names that end in it, or in one of them, are recorded."""
         self.notes: dict[str, dict[int, Any]] = {}
 
-    def wants(self, name: str) -> bool:
+    def records(self, name: str) -> bool:
         """Whether values with this name are recorded."""
         return self.only is None or name.endswith(self.only)
 
-    def only_wants(self, *names: str) -> bool:
+    def records_only(self, *names: str) -> bool:
         """Whether no other names than these are recorded."""
         only = (self.only,) if isinstance(self.only, str) else self.only
         return only is not None and all(name in names for name in only)
 
     def note(self, name: str, step: int, value: Callable[[], Any]) -> None:
         """Records a value under (name, step)."""
-        if self.wants(name):
+        if self.records(name):
             self.notes.setdefault(name, {})[step] = value()
 
     def inside(self, name: str) -> Watch:

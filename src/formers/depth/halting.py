@@ -131,4 +131,4 @@ def may_skip(x: Tensor, context: Context, training: bool) -> bool:
 
 def is_inspected(watch: Watch | None) -> bool:
     """Whether an inspection records more than N and R."""
-    return watch is not None and not watch.only_wants(STEPS, REMAINDER)
+    return watch is not None and not watch.records_only(STEPS, REMAINDER)

@@ -38,7 +38,7 @@ class HeadModule(nn.Module):
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Logits and named losses of hidden (batch, length, dim), given the input embedding, targets, and the mask of real tokens."""
         if targets is not None:
-            raise FormersError("a model without a head has no loss: leave out targets, or give its spec a head.")
+            raise FormersError("a model without a head has no loss: omit targets, or give its spec a head.")
         return None, {}
 
     def value(self, hidden: Tensor) -> Tensor | None:

@@ -91,8 +91,8 @@ def _rows(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
         valid = None if all(counts[row] == n for row in rows) else request.valid[rows, :n]
         here = request._replace(pattern=pattern, queries=Range(0, n), keys=Range(0, n), valid=valid)
         out[rows, :, :n] = run(q[rows, :, :n], k[rows, :, :n], v[rows, :, :n], here)
-    behind = torch.arange(q.shape[2], device=q.device) >= stop[:, None]
-    return out.masked_fill(behind[:, None, :, None], 0.0)
+    after = torch.arange(q.shape[2], device=q.device) >= stop[:, None]
+    return out.masked_fill(after[:, None, :, None], 0.0)
 
 
 class BlockedWork(NamedTuple):

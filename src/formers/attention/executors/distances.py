@@ -183,16 +183,16 @@ class Heads(NamedTuple):
 def _heads(q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, work: DistanceWork) -> Heads:
     """The heads with the scale, the factor log2(e), and a level that is the same for all queries, multiplied into their operands."""
     q, k, v, far, table = (x.to(work.dtype) for x in (q, k, v, far, table))
-    turned, met, own = table.flip(1), far * LOG2E, None
+    turned, term_q, own = table.flip(1), far * LOG2E, None
     if level is not None:
         added = level.flip(-1).to(work.dtype).clamp_(min=SHUT)
         if _is_common(level):  # a wider product is cheaper than an addition
-            met = F.pad(met, (0, 1), value=LOG2E)
+            term_q = F.pad(term_q, (0, 1), value=LOG2E)
             both = max(len(turned), added.shape[1])
             turned = torch.cat([turned.expand(both, -1, -1), added[0].mT.expand(both, -1, -1)], dim=2)
         else:
             own = (added * LOG2E).expand(*q.shape[:3], -1).contiguous()
-    return Heads((q * (work.scale * LOG2E)).contiguous(), k.contiguous(), v.contiguous(), met.contiguous(), turned, own)
+    return Heads((q * (work.scale * LOG2E)).contiguous(), k.contiguous(), v.contiguous(), term_q.contiguous(), turned, own)
 
 
 def _is_common(level: Tensor) -> bool:

@@ -102,9 +102,9 @@ def round_schedules(found: Sorted, rules: Rules, row: int, head: int, count: int
             continue
         runs = _runs(found.low[row, head, r, :count], found.high[row, head, r, :count], rules, count)
         before = max((-first for run in runs for first, _ in run.parts), default=0)
-        behind = max((first + wide - 1 for run in runs for first, wide in run.parts), default=0)
-        marks = torch.arange(-before * m, (chunks + behind) * m, device=own.device, dtype=dtype)
-        keys = own if before == behind == 0 else torch.cat([own.new_zeros(before * m), own, own.new_zeros(behind * m)])
+        after = max((first + wide - 1 for run in runs for first, wide in run.parts), default=0)
+        marks = torch.arange(-before * m, (chunks + after) * m, device=own.device, dtype=dtype)
+        keys = own if before == after == 0 else torch.cat([own.new_zeros(before * m), own, own.new_zeros(after * m)])
         low = _whole(found.low[row, head, r, :count] - 1, chunks * m, NEVER).to(dtype)  # padding sees no key
         high = None if rules.causal else _whole(found.high[row, head, r, :count], chunks * m).to(dtype)
         earlier = () if rules.duplicates else (_seen_within(found, rules, (row, head, s), own, keys, dtype) for s in range(r))
