@@ -89,7 +89,7 @@ def test_both_neither_and_a_wrong_width_are_refused(specimen: Specimen) -> None:
     if isinstance(model, Seq2Seq):
         with refused("both", "source_embeds", "exactly one"):
             model(read.source, x, source_embeds=given["source_embeds"])
-        with refused("no source"):
+        with refused("neither a source"):
             model(inputs_embeds=vectors)
         with refused("(3, 5, 3)"):
             model(target=x, source_embeds=given["source_embeds"][..., :3])

@@ -228,7 +228,7 @@ def other(specimen: Specimen, **options: object) -> Model:
 def test_the_state_of_another_batch_or_model_is_refused(specimen: Specimen) -> None:
     read = built(specimen.spec)
     state = read(read.input(4)).state
-    with refused("state is of 3 streams", "tokens of 2"):
+    with refused("state has 3 rows", "tokens have 2"):
         read.rows([0, 1])(read.input(1)[:2], state=state)
     names = ("decoder_layers", "decoder_steps", "layers", "steps")
     depth = next(name for name in names if name in specimen.options)  # of the stack that has the state

@@ -144,7 +144,7 @@ def test_vocab_limits_words_and_cutoffs_are_held_against_it(lines):
     assert 48 <= found <= 49, "the last word to learn from may be cut in two"
     with refused(f"cutoffs=[30, {found}]", f"vocab={found}"):
         prepare("decoder", lines, None, {**TINY, "cutoffs": [30, found]}, Reading(tokens="words"))
-    with refused("must increase"):
+    with refused("must be increasing"):
         prepare("decoder", "not-there", None, {**TINY, "cutoffs": [30, 20]}, Reading(tokens="words"))  # before the data are read
 
 
