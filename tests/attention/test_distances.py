@@ -133,8 +133,8 @@ def test_who_runs_and_why_not():
     assert "fewer than" in choose(request(few, Causal(), 56), *few[:3]).passed_over["distances"]
     for other, why in (
         (plain._replace(bias=None), "no term"),
-        (plain._replace(pattern=Full()), "the last keys"),
+        (plain._replace(pattern=Full()), "neither causal"),
         (plain._replace(queries=ExplicitPositions(torch.arange(40), 40)), "positions are not contiguous"),
-        (plain._replace(dropout=0.1), "one by one"),
+        (plain._replace(dropout=0.1), "dropout"),
     ):
         assert why in str(distances.unsupported(other, *made[:3]))
