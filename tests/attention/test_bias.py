@@ -1,4 +1,4 @@
-"""Scores that a bias closes: a row without keys is 0 in every executor, whatever closed it."""
+"""Scores masked by a bias: a row without keys is 0 in every executor."""
 
 from __future__ import annotations
 

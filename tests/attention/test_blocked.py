@@ -1,4 +1,4 @@
-"""Attention by pieces: many tiles, many lengths, padded rows, dropout that is replayed, and no more memory than it says."""
+"""Attention by pieces: many tiles, many lengths, padded rows, repeated dropout, and bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor is chosen once for each distinct request: not for every layer, and not for every token where positions do not matter."""
+"""The executor is chosen once for each distinct request: not per layer, and not per token if positions do not matter."""
 
 from __future__ import annotations
 

@@ -89,16 +89,16 @@ def test_every_executor_equals_the_pairs_written_out(n, m, reach, level, pattern
 @sweep("level", ["none", "by head", "by row", "by query"])
 @sweep(("n", "m", "reach"), [(127, 300, 300), (129, 129, 64), (256, 300, 130), (257, 600, 600)])
 def test_tiles_equal_the_whole_term(n, m, reach, level, monkeypatch):
-    """In tiles of two sizes, whether the backward pass computes weights again or they are kept, and with two threads."""
+    """In tiles of two sizes, whether the backward pass recomputes weights or they are saved, and with two threads."""
     made = tensors(n, m, reach, level, tables=1, batch=3)
     reaches = (reach, reach // 2 + 1) if level == "by head" else None  # the level shuts the rest
     wanted = run(*made[:3], request(made, Causal(), m - n), "dense")
     slopes = gradients(wanted, made)
     before = torch.get_num_threads()
     several = (1, 2) if n == 129 else (1,)  # two threads make tiles twice as large, and wait for each other
-    for threads, tile, kept in itertools.product(several, (1 << 13, 1 << 14), (0, 1 << 22)):
+    for threads, tile, saved in itertools.product(several, (1 << 13, 1 << 14), (0, 1 << 22)):
         monkeypatch.setattr(distances, "TILE", tile)  # several groups of rows
-        monkeypatch.setattr(distances, "KEPT", kept)
+        monkeypatch.setattr(distances, "MOST_SAVED", saved)
         torch.set_num_threads(threads)
         try:
             found = run(*made[:3], request(made, Causal(), m - n, reaches), "distances")
@@ -133,8 +133,8 @@ def test_who_runs_and_why_not():
     assert "fewer than" in choose(request(few, Causal(), 56), *few[:3]).passed_over["distances"]
     for other, why in (
         (plain._replace(bias=None), "no term"),
-        (plain._replace(pattern=Full()), "the last keys"),
-        (plain._replace(queries=ExplicitPositions(torch.arange(40), 40)), "side by side"),
-        (plain._replace(dropout=0.1), "one by one"),
+        (plain._replace(pattern=Full()), "neither causal"),
+        (plain._replace(queries=ExplicitPositions(torch.arange(40), 40)), "positions are not contiguous"),
+        (plain._replace(dropout=0.1), "dropout"),
     ):
         assert why in str(distances.unsupported(other, *made[:3]))

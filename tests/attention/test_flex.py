@@ -1,4 +1,4 @@
-"""FlexAttention is given the pattern's blocks and its predicate; its forward pass equals dense on a CPU, and the rest is refused."""
+"""FlexAttention gets the pattern's blocks and predicate; its forward pass equals dense on a CPU; the rest is unsupported."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_what_it_cannot_do_is_refused_with_the_reason(monkeypatch: pytest.Monkey
     with refused("how='flex'", "FlexAttention has no backward on a CPU"):
         formers.attend(q.requires_grad_(), q, q, Causal(), "flex")
     q = q.detach()
-    with refused("how='flex'", "FlexAttention drops no weights"):
+    with refused("how='flex'", "FlexAttention does not support dropout"):
         formers.attend(q, q, q, Causal(), "flex", dropout=0.1)
     with refused("how='flex'", "a term is added to the scores"):
         formers.attend(q, q, q, Causal(), "flex", bias=torch.zeros(5, 5))
@@ -170,7 +170,7 @@ def test_what_it_cannot_do_is_refused_with_the_reason(monkeypatch: pytest.Monkey
         formers.attend(q.double(), q.double(), q.double(), Causal(), "flex")
     with refused("how='flex'", "float32 only"):
         formers.attend(q.bfloat16(), q.bfloat16(), q.bfloat16(), Causal(), "flex")
-    with refused("how='flex'", "gaps between the tokens"):
+    with refused("how='flex'", "positions are not contiguous"):
         formers.attend(q, q, q, Causal(), "flex", keys=ExplicitPositions(torch.arange(5), 5))
     with refused("how='flex'", "no keys at all"):
         formers.attend(q, q[:, :, :0], q[:, :, :0], Full(), "flex")
@@ -200,7 +200,7 @@ def test_auto_takes_it_on_gpus_where_a_pattern_is_sparse() -> None:
         assert choice(pattern, 1024) is None
     assert choice(Causal(), 1024, valid=torch.ones(1, 1024, dtype=torch.bool)) is None
     for pattern in (Causal(), Full()):
-        assert "the fused kernel knows that" in choice(pattern, 1024)
+        assert "the fused kernel needs no mask" in choice(pattern, 1024)
     assert "below 512 tokens" in choice(Strided(stride=64), 100)
     names = list(formers.attention.EXECUTORS)
     assert names.index("flex") < names.index("blocked")

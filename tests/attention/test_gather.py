@@ -1,4 +1,4 @@
-"""A query that stands alone is given the keys that its pattern reads, and no others."""
+"""A single query attends to the keys that its pattern reads, and no others."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_keys_with_gaps(pattern: Pattern) -> None:
     """What a cache holds once it has forgotten what nobody reads; and some later tokens, of which it has forgotten nothing yet."""
     for n in PLACES:
         for later in (0, 1, 6):
-            keys = join(pattern.kept(n), Range(n, later + 1), batch=2)
+            keys = join(pattern.cached(n), Range(n, later + 1), batch=2)
             alike(inputs(1, keys.length), pattern, queries=Range(n + later, 1), keys=keys)
 
 
 @sweep("pattern", SPARSE)
 def test_every_executor_takes_keys_with_gaps(pattern: Pattern) -> None:
-    keys = pattern.kept(23)
+    keys = pattern.cached(23)
     for queries in (Range(23, 1), Range(23, 3), Range(30, 2)):
         qkv, rows = inputs(queries.length, keys.length), ExplicitPositions(keys.tensor(), keys.stop)
         for how in ("dense", "sdpa"):
@@ -114,7 +114,8 @@ def test_auto_gathers_where_it_pays_and_says_so() -> None:
     assert "not gather, because the pattern may read all" in formers.explain(q, k, v, Causal())
     assert "not gather, because there is more than one query" in formers.explain(*inputs(2, 64), Strided(stride=8))
     keys = ExplicitPositions(torch.arange(64), 64)
-    assert "not gather, because the keys of each row" in formers.explain(q, k, v, Strided(stride=8), queries=Range(63, 1), keys=keys)
+    found = formers.explain(q, k, v, Strided(stride=8), queries=Range(63, 1), keys=keys)
+    assert "not gather, because the rows have different key positions" in found
     request = Request(Strided(stride=8), Range(63, 1), Range(0, 64), 2, 1.0)
     first = next(verdict for verdict in survey(q, k, v, request) if verdict.name == "gather")
     assert first.runs
@@ -124,7 +125,7 @@ def test_auto_gathers_where_it_pays_and_says_so() -> None:
 def test_what_cannot_be_gathered_is_refused() -> None:
     with refused("how='gather'", "more than one query"):
         formers.attend(*inputs(3), Full(), "gather")
-    with refused("how='gather'", "not all of the keys"):
+    with refused("how='gather'", "some of the keys"):
         formers.attend(*inputs(1, 9), Strided(stride=4), "gather", queries=Range(20, 1))
     with refused("how='gather'", "no keys at all"):
         formers.attend(*inputs(1, 0), Strided(stride=4), "gather")

@@ -10,7 +10,7 @@ import formers
 from formers.attention import LSH, SharedQK
 from formers.attention.lsh import layer as lsh
 from formers.attention.lsh.layer import LSHAttention
-from formers.attention.shared_qk import unit
+from formers.attention.shared_qk import unit_keys
 from formers.core import Context, Range, Sizes
 from formers.patterns import Causal
 from helpers import close, gradients
@@ -23,10 +23,10 @@ EPSILON = 0.3
 
 def test_keys_are_the_equation() -> None:
     q = torch.randn(3, 5, WIDTH, dtype=torch.float64)
-    close(unit(q, EPSILON), q / (q.pow(2).mean(dim=-1, keepdim=True) + EPSILON).sqrt() / WIDTH**0.5)
-    close(unit(q), q / q.norm(dim=-1, keepdim=True))
+    close(unit_keys(q, EPSILON), q / (q.pow(2).mean(dim=-1, keepdim=True) + EPSILON).sqrt() / WIDTH**0.5)
+    close(unit_keys(q), q / q.norm(dim=-1, keepdim=True))
     zero = torch.zeros(1, WIDTH, dtype=torch.float16, requires_grad=True)
-    found = unit(zero, 1e-6)
+    found = unit_keys(zero, 1e-6)
     assert (found == 0).all()
     assert torch.autograd.grad(found.sum(), zero)[0].isfinite().all()
 
@@ -54,7 +54,7 @@ def test_tiles_the_fused_kernel_and_the_equation_agree(reach: str, scaled: bool,
     q, v = layer.split_all(layer.qv(x), 2)
     context = Context(Range(0, N))
     hashed = lsh.in_order(layer.hash(q, layer.draw(context, 0), context))
-    y = layer.merge(layer.plainly(q, v, hashed, Context(Range(0, N)), 0))
+    y = layer.merge(layer.dense_attention(q, v, hashed, Context(Range(0, N)), 0))
     wanted = [y, *gradients(y, [x, layer.qv.weight])]
     for each in found.values():
         for one, other in zip(each, wanted, strict=True):

@@ -1,4 +1,4 @@
-"""Low-rank attention is its equation: against loops, against dense attention where the rank is the length, in parts, padded and short."""
+"""Low-rank attention against loops, against dense attention if the rank is the length, padded and short."""
 
 from __future__ import annotations
 

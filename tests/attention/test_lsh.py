@@ -1,4 +1,4 @@
-"""LSH attention is its equation: against loops at every length, against dense attention, padded, and without a look into the future."""
+"""LSH attention against loops at every length, against dense attention, padded, and causal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from formers.attention import LSH, ByLayer, DotProduct, SharedQK
 from formers.attention.lsh.hashing import Hashed, factors, fitting, fixed_rotations, hashes, in_order
 from formers.attention.lsh.layer import SHORT, LSHAttention
-from formers.attention.lsh.reference import meetings
+from formers.attention.lsh.reference import pair_counts
 from formers.core import Context, Range, Sizes
 from formers.patterns import Causal, Full
 from helpers import close, gradients, refused, sweep
@@ -301,7 +301,7 @@ def moved(part: LSH, length: int, draws: int) -> float:
         buckets = torch.randint(math.prod(part.factors(length)), (1, 1, part.rounds, length))
         other = buckets.clone()
         other[..., -1] = torch.randint(math.prod(part.factors(length)), (part.rounds,))
-        before, after = (meetings(in_order(b), part.rules(True))[..., :-1, :-1] for b in (buckets, other))
+        before, after = (pair_counts(in_order(b), part.rules(True))[..., :-1, :-1] for b in (buckets, other))
         share += (before != after).any(dim=-1).double().mean().item() / draws
     return share
 
@@ -319,11 +319,11 @@ def test_what_one_meets_by_hand() -> None:
     buckets = torch.tensor([[[[1, 0, 1, 0, 0, 1]]]])
     hashed = Hashed(*in_order(buckets))  # 1 3 | 4 0 | 2 5
     assert hashed.order.tolist() == [[[[1, 3, 4, 0, 2, 5]]]]
-    whole = meetings(hashed, LSH(chunk=2).rules(True))[0, 0].bool()
+    whole = pair_counts(hashed, LSH(chunk=2).rules(True))[0, 0].bool()
     assert [row.nonzero()[:, 0].tolist() for row in whole] == [[0], [1], [0, 2], [1, 3], [1, 3, 4], [0, 2, 5]]
-    chunked = meetings(hashed, LSH(chunk=2, reach="chunk", look_back=0).rules(True))[0, 0].bool()
+    chunked = pair_counts(hashed, LSH(chunk=2, reach="chunk", look_back=0).rules(True))[0, 0].bool()
     assert [row.nonzero()[:, 0].tolist() for row in chunked] == [[0], [1], [2], [1, 3], [4], [2, 5]]
-    across = meetings(hashed, LSH(chunk=2, reach="chunk", look_back=0, across_buckets=True).rules(False))[0, 0].bool()
+    across = pair_counts(hashed, LSH(chunk=2, reach="chunk", look_back=0, across_buckets=True).rules(False))[0, 0].bool()
     assert [row.nonzero()[:, 0].tolist() for row in across] == [[0, 4], [1, 3], [2, 5], [1, 3], [0, 4], [2, 5]]
 
 

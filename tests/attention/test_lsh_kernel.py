@@ -1,4 +1,4 @@
-"""LSH attention in tiles: what only its fast path can get wrong. That it is the equation, tests/attention/test_lsh.py sweeps."""
+"""LSH attention in tiles: cases that only the fast path can get wrong; tests/attention/test_lsh.py compares it with the equation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from formers.attention.lsh.kernel import RULES, attend
 from formers.attention.lsh.reference import Rules, term
 from formers.attention.lsh.schedule import WIDEST
 from formers.attention.request import Request
-from formers.attention.shared_qk import unit
+from formers.attention.shared_qk import unit_keys
 from formers.core import Range, Watch
 from formers.patterns import Full
 from helpers import close, sweep
@@ -35,7 +35,7 @@ def drawn(n: int, buckets: int, rounds: int = 2, size: float = 1.0) -> tuple[Ten
 def by_equation(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules) -> Tensor:
     n = q.shape[2]
     added = term(hashed, rules, None, q.dtype)
-    return dense.run(q, unit(q), v, Request(Full(), Range(0, n), Range(0, n), HEADS, SCALE, None, added))
+    return dense.run(q, unit_keys(q), v, Request(Full(), Range(0, n), Range(0, n), HEADS, SCALE, None, added))
 
 
 def same(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules) -> None:

@@ -1,4 +1,4 @@
-"""Tables that are cached by value serve whoever asks next: evaluation first, then training."""
+"""Tables cached in evaluation can be used in training."""
 
 from __future__ import annotations
 

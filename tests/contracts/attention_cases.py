@@ -1,4 +1,4 @@
-"""Attention written out with Python loops, and the small inputs that executors are tried on."""
+"""Attention written with Python loops, and small inputs for the executors."""
 
 from __future__ import annotations
 

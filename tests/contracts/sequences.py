@@ -59,8 +59,8 @@ class Sequence:
     def segment(self) -> tuple[Tensor, Tensor | None]:
         """Inputs of all rows, and sometimes which of them are real; rows begin again where there is no room for more tokens."""
         spec, n = self.model.spec, self.random.randint(1, 6)
-        n = n if spec.room is None else min(n, spec.room)
-        if spec.room is not None and n + max(row.next for row in self.naive.rows) > spec.room:
+        n = n if spec.max_length is None else min(n, spec.max_length)
+        if spec.max_length is not None and n + max(row.next for row in self.naive.rows) > spec.max_length:
             self.begin_again(torch.ones(self.batch, dtype=torch.bool))
         mask = torch.rand(self.batch, n) < 0.6
         mask[self.random.randrange(self.batch), self.random.randrange(n)] = True

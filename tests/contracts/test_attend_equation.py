@@ -1,4 +1,4 @@
-"""Every executor computes the equation, as Python loops over single numbers do."""
+"""Every executor computes the equation, compared with Python loops over single numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be attended to is refused in one sentence, before torch broadcasts it into something else."""
+"""Invalid arguments of attend are one-sentence errors, raised before torch broadcasts them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_bias_that_does_not_fit(shape: tuple[int, ...]) -> None:
 
 def test_patterns_of_another_number_of_heads() -> None:
     for pattern in (PerHead(Full()), PerHead(Full(), Full(), Causal()), Causal() & PerHead(Full())):
-        with refused("heads", "one pattern a head"):
+        with refused("heads", "one pattern per head"):
             formers.attend(q, k, v, pattern)
 
 

@@ -1,4 +1,4 @@
-"""Public functions given None, nothing, or another kind of value: one sentence, never a bare TypeError or a traceback of an allocator."""
+"""Public functions given None, nothing, or another type: one sentence, never a bare TypeError or a traceback of an allocator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model cannot read is refused in one sentence that names the value, whichever member it is given to."""
+"""Invalid inputs of any member are one-sentence errors that name the value."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_more_tokens_than_the_learned_table_holds(specimen: Specimen) -> None:
 def test_a_source_that_is_none(specimen: Specimen) -> None:
     read = built(specimen.spec)
     x, vocab = read.input(4), specimen.spec.encoder.vocab or specimen.spec.vocab
-    with refused("no source"):
+    with refused("neither a source"):
         read.model(None, x)
     with refused("source has 2 rows", "target 3"):
         read.model(read.source[:2], x)

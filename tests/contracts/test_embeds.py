@@ -1,4 +1,4 @@
-"""inputs_embeds and source_embeds take the place of tokens in every member: the same numbers to the bit, and gradients of the vectors."""
+"""inputs_embeds and source_embeds instead of tokens, in every member: the same numbers to the bit, and gradients of the vectors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_both_neither_and_a_wrong_width_are_refused(specimen: Specimen) -> None:
     if isinstance(model, Seq2Seq):
         with refused("both", "source_embeds", "exactly one"):
             model(read.source, x, source_embeds=given["source_embeds"])
-        with refused("no source"):
+        with refused("neither a source"):
             model(inputs_embeds=vectors)
         with refused("(3, 5, 3)"):
             model(target=x, source_embeds=given["source_embeds"][..., :3])

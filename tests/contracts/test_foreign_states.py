@@ -1,4 +1,4 @@
-"""A state is continued by models that agree in what shapes it, in any type, and refused by all others in one sentence."""
+"""A state is continued by models with the same state shape, in any dtype; all others raise a one-sentence error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half precision: every executor survives scores that are larger than float16's largest number, and dense is as exact as its type."""
+"""Half precision: every executor handles scores above float16's largest number, and dense is as exact as its dtype."""
 
 from __future__ import annotations
 

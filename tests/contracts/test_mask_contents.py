@@ -1,4 +1,4 @@
-"""What a mask excludes does not matter, whatever it holds: NaN, infinity or huge numbers at masked places change nothing."""
+"""Masked keys do not matter: NaN, infinity or huge numbers there change nothing."""
 
 from __future__ import annotations
 

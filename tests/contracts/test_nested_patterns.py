@@ -1,4 +1,4 @@
-"""Patterns nested at random: what a pattern says of itself agrees with its mask, and a memory gives one function in both modes."""
+"""Randomly nested patterns: all members of a pattern agree with its mask, and a memory gives the same result in both modes."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def agrees(pattern: Pattern, mask: Tensor) -> None:
     here, row = torch.arange(ROW), mask.any(dim=0)
     bound = pattern.of(ROW)
     assert not bound.by_length
-    if pattern.room is not None:
-        assert pattern.of(pattern.room).room == pattern.room
+    if pattern.max_length is not None:
+        assert pattern.of(pattern.max_length).max_length == pattern.max_length
         with refused("does not fit"):
-            pattern.of(pattern.room + 1)
+            pattern.of(pattern.max_length + 1)
     assert not pattern.is_causal or not row.triu(1).any()
     assert pattern.by_head or torch.equal(mask[0], mask[1])
     assert pattern.by_length or torch.equal(pattern.mask(LENGTH, HEADS), mask[:, :LENGTH, :LENGTH])
@@ -93,7 +93,7 @@ def agrees(pattern: Pattern, mask: Tensor) -> None:
     back = (here[:, None] - here).masked_fill(~row, 0)
     assert pattern.reach is None or int(back.max()) <= pattern.reach
     for t in range(LENGTH):
-        known, read, oldest = pattern.kept(t), pattern.reads(t), pattern.oldest(t)
+        known, read, oldest = pattern.cached(t), pattern.reads(t), pattern.oldest(t)
         kept = torch.isin(here[:t], known.tensor())
         needed = row[t:, :t].any(dim=0)
         assert 0 <= oldest <= t

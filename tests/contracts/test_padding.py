@@ -1,4 +1,4 @@
-"""A padded row equals the row alone, wherever its padding stands; rows of padding alone stay finite and disturb nobody."""
+"""A padded row equals the row alone, wherever its padding is; rows of only padding stay finite and do not affect others."""
 
 from __future__ import annotations
 

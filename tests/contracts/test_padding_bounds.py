@@ -1,4 +1,4 @@
-"""Where positions, patterns or projections end, real tokens count and padding does not; the mask is read only where it decides."""
+"""Length limits of positions, patterns and projections count real tokens, not padding; the mask is read only if it matters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ENDING: dict[str, Spec] = {
     "pair": formers.spec("transformer", position="learned", **SIZES),
     "pair, linformer": PAIR.replace(encoder=PAIR.encoder.replace(attention=LowRank(rank=4))),
 }
-STREAMS = {name: spec for name, spec in ENDING.items() if spec.is_causal and spec.room is not None}
+STREAMS = {name: spec for name, spec in ENDING.items() if spec.is_causal and spec.max_length is not None}
 EACH = pytest.mark.parametrize("spec", ENDING.values(), ids=ENDING)
 # Six real tokens on the left, on the right and scattered; as many as fit; few; one.
 MASK = torch.tensor(
@@ -164,8 +164,8 @@ def test_padded_chunks_equal_the_stream_alone(spec: Spec) -> None:
 
 
 SENTENCES = {
-    "axial": "9 tokens do not fit the axial positions, of which 2 x 4 are 8",
-    "grid": "9 tokens do not fit the grid of positions, which ends at length=8",
+    "axial": "9 tokens do not fit the axial positions, 2 x 4 = 8",
+    "grid": "9 tokens do not fit the position grid of length=8",
     "image, causal": "a row of 9 positions does not fit an image of height=2, width=4",
     "image": "a row of 9 positions does not fit an image of height=2, width=4",
     **dict.fromkeys(("linformer", "linformer, convolution", "linformer, mean"), "9 tokens do not fit the low-rank attention"),
@@ -174,8 +174,8 @@ SENTENCES = {
 
 def test_too_many_real_tokens_are_refused() -> None:
     for name, spec in ENDING.items():
-        assert spec.room == ROOM or name == "pair, linformer"
-        word = SENTENCES.get(name, "9 tokens do not fit the learned positions, whose table has length=8")
+        assert spec.max_length == ROOM or name == "pair, linformer"
+        word = SENTENCES.get(name, "9 tokens do not fit the learned position table of length=8")
         mask = MASK.clone()
         mask[1] = torch.arange(PLACES) % 4 > 0  # nine real tokens
         read = subject(spec, batch=len(MASK), source_length=PLACES)
@@ -183,7 +183,7 @@ def test_too_many_real_tokens_are_refused() -> None:
             with refused("9 tokens do not fit the l"):
                 replace(read, source_mask=mask)(read.input(3))
             read = replace(read, source_mask=MASK)
-        if spec.room is not None:
+        if spec.max_length is not None:
             with refused(word):
                 read(read.input(PLACES), mask=mask)
             with refused(word):
@@ -243,7 +243,7 @@ def test_no_mask_is_read_where_all_places_fit() -> None:
             if spec.is_causal:
                 state = read(x[:, :4], mask=few[:, :4]).state
                 read(x[:, :4], mask=few[:, 4:], state=state)
-        if spec.room is not None:
+        if spec.max_length is not None:
             with reading(none=False):
                 read(read.input(PLACES), mask=MASK)
     plain = subject(DECODER, batch=len(MASK))

@@ -1,4 +1,4 @@
-"""Every part of every slot: a value that survives JSON, and that keeps the contracts in a model of its own."""
+"""Every part of every slot is unchanged by JSON, and keeps the contracts in a model."""
 
 from __future__ import annotations
 

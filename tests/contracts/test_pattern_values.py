@@ -1,4 +1,4 @@
-"""Patterns are frozen values: equal by what they hold, hashable, and the same after JSON."""
+"""Patterns are frozen values: equal by their fields, hashable, and unchanged by JSON."""
 
 from __future__ import annotations
 

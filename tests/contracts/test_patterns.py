@@ -95,7 +95,7 @@ def test_is_causal_agrees_with_the_mask(pattern: Pattern) -> None:
 def test_what_will_be_seen_is_kept(pattern: Pattern) -> None:
     seen = seen_by_any(pattern, 3 * LENGTH, LENGTH)
     for t in range(LENGTH):
-        missed = keeps(seen, t) - set(pattern.kept(t).tensor().tolist())
+        missed = keeps(seen, t) - set(pattern.cached(t).tensor().tolist())
         assert not missed, f"at t={t} these keys are forgotten and still seen"
 
 
@@ -103,7 +103,7 @@ def test_what_will_be_seen_is_kept(pattern: Pattern) -> None:
 def test_what_is_kept_and_what_is_read_is_known_as_integers(pattern: Pattern) -> None:
     for t, layer in itertools.product(range(3 * LENGTH), range(LAYERS)):
         here = pattern.at(layer)
-        kept = here.kept(t)
+        kept = here.cached(t)
         assert kept.stop == t
         read = here.reads(t)
         if read is not None:
@@ -116,7 +116,7 @@ def test_what_is_kept_and_what_is_read_is_known_as_integers(pattern: Pattern) ->
 def test_factorised_patterns_know_exactly_what_is_kept_and_read(pattern: Pattern) -> None:
     seen = seen_by_any(pattern, 5 * LENGTH, 3 * LENGTH)
     for t in range(3 * LENGTH):
-        assert keeps(seen, t) == set(pattern.kept(t).tensor().tolist())
+        assert keeps(seen, t) == set(pattern.cached(t).tensor().tolist())
         if not pattern.by_head:
             read = pattern.reads(t)
             assert {j for j in range(t + 1) if pattern.allows(t, j)} == set(read.tensor().tolist())
@@ -141,7 +141,7 @@ def test_strided_keys_are_covered_only_where_all_are_open(pattern: Pattern) -> N
 def test_a_window_keeps_no_more_than_will_be_seen(pattern: Local) -> None:
     seen = truth(pattern, range(3 * LENGTH), range(LENGTH))
     for t in range(LENGTH):
-        assert keeps(seen, t) == set(pattern.kept(t).tensor().tolist())
+        assert keeps(seen, t) == set(pattern.cached(t).tensor().tolist())
         assert pattern.oldest(t) == next((j for j in range(LENGTH) if seen[t:, j].any()), LENGTH)
 
 

@@ -1,4 +1,4 @@
-"""Saving and loading: exact, whole or not at all, and refused in one sentence where files are missing or damaged."""
+"""Saving and loading: exact and atomic, and one-sentence errors for missing or damaged files."""
 
 from __future__ import annotations
 

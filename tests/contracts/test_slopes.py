@@ -1,4 +1,4 @@
-"""The check of gradients finds small errors, is not misled by curvature, and says where there is no derivative."""
+"""The gradient check finds small errors, is not misled by curvature, and reports missing derivatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever registers a part adds its specimens."""
+"""Every registered part has specimens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specs are frozen, typed, hashable values that survive JSON; options are checked by name; create is build of spec."""
+"""Specs are frozen, typed, hashable values that are unchanged by JSON; options are checked by name; create is build of spec."""
 
 from __future__ import annotations
 

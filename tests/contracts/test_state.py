@@ -1,4 +1,4 @@
-"""A state is a value: it can be reset by row, selected, forked, carried between modes, and stops gradients."""
+"""A state is a value: it can be reset by row, selected, copied, used in both modes, and stops gradients."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def other(specimen: Specimen, **options: object) -> Model:
 def test_the_state_of_another_batch_or_model_is_refused(specimen: Specimen) -> None:
     read = built(specimen.spec)
     state = read(read.input(4)).state
-    with refused("state is of 3 streams", "tokens of 2"):
+    with refused("state has 3 rows", "tokens have 2"):
         read.rows([0, 1])(read.input(1)[:2], state=state)
     names = ("decoder_layers", "decoder_steps", "layers", "steps")
     depth = next(name for name in names if name in specimen.options)  # of the stack that has the state
@@ -260,7 +260,7 @@ def test_what_cannot_continue_has_no_state() -> None:
     assert encoder(encoder.input(4)).state is None
     with refused("encoder", "no state"):
         encoder.model.initial_state(3)
-    with refused("encoder", "leave state out"):
+    with refused("encoder", "omit state"):
         encoder(encoder.input(4), state=State(3))
 
 

@@ -146,7 +146,7 @@ def test_a_token_costs_no_copy_of_its_past(specimen: Specimen) -> None:
     for _ in range(28):
         state = read(read.input(1), state=state).state
         held.add(keys_of(state.steps[0][0]).untyped_storage().data_ptr())
-    gaps = not isinstance(specimen.spec.pattern.at(0).kept(30), Range)  # these copy what remains once enough can be forgotten
+    gaps = not isinstance(specimen.spec.pattern.at(0).cached(30), Range)  # these copy what remains once enough can be forgotten
     assert len(held) <= (7 if gaps else 1), "one buffer has room for all of these tokens"
 
 

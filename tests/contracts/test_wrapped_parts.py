@@ -1,4 +1,4 @@
-"""A part that is wrapped is refused where the part is refused, and computes what the part computes."""
+"""A wrapped part is rejected where the part is rejected, and computes what the part computes."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ MIXED: list[tuple[Spec, str]] = [
     (but(PAIR, attention=ByLayer(LowRank(rank=2)), pattern=Full(), head=NoHead()), "no cross-attention"),
     (but(PAST, attention=ByLayer(LowRank(rank=2))), "over the future"),
     (but(WRITER, attention=ByLayer(Aligned(alignment="none")), encoder=PAIR.encoder), "no recurrent layer"),
-    (but(PAST, pattern=Alternate(Causal(), Fixed(stride=4, summary=1)), depth=Stacked(layers=2)), "and Fixed some that are older"),
-    (but(PAST, pattern=Fixed(stride=4, summary=1) & Local(window=9)), "and Intersection some that are older"),
-    (but(PAST, pattern=Fixed(stride=4, summary=1) | Fixed(stride=16, summary=1)), "and Union some that are older"),
-    (but(PLAIN, pattern=Alternate(Full(), Causal() & BigBird(block=2)), head=LOW.head, depth=Stacked(layers=2)), "where a row ends"),
+    (but(PAST, pattern=Alternate(Causal(), Fixed(stride=4, summary=1)), depth=Stacked(layers=2)), "but Fixed needs some that are older"),
+    (but(PAST, pattern=Fixed(stride=4, summary=1) & Local(window=9)), "but Intersection needs some that are older"),
+    (but(PAST, pattern=Fixed(stride=4, summary=1) | Fixed(stride=16, summary=1)), "but Union needs some that are older"),
+    (but(PLAIN, pattern=Alternate(Full(), Causal() & BigBird(block=2)), head=LOW.head, depth=Stacked(layers=2)), "length of the row"),
     (but(PAIR, encoder=but(PAIR.encoder, pattern=Causal(), position=NoPosition(), memory=Recurrence(length=4))), "Recurrence carries"),
 ]
 
@@ -168,7 +168,7 @@ def test_one_attention_by_layer_is_that_attention(spec: Spec) -> None:
     for name in ("attention", "cross", "encoder"):
         assert all(torch.equal(a, b) for a, b in zip(getattr(seen, name), getattr(map_again, name), strict=True))
     assert draw_block(spec) == draw_block(wrap)
-    for fact in ("ponders", "final_widths", "comparing", "draws", "is_causal", "sizes"):
+    for fact in ("ponders", "final_widths", "attention_steps", "draws", "is_causal", "sizes"):
         assert getattr(spec, fact) == getattr(wrap, fact), fact
 
 

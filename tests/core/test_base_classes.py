@@ -1,4 +1,4 @@
-"""Base classes stay small, and a class name stands for one thing."""
+"""Base classes have few members, and class names are unique."""
 
 from __future__ import annotations
 

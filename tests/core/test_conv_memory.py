@@ -1,4 +1,4 @@
-"""The tail of a stream holds its last vectors, row by row."""
+"""A convolution memory contains the last vectors of each row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generation order of an image against loops over blocks and pixels, and the permutation of images there and back."""
+"""The generation order of an image against loops over blocks and pixels; permuting images and back."""
 
 from __future__ import annotations
 

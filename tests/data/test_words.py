@@ -144,8 +144,8 @@ def test_vocab_limits_words_and_cutoffs_are_held_against_it(lines):
     assert 48 <= found <= 49, "the last word for training may be cut in two"
     with refused(f"cutoffs=[30, {found}]", f"vocab={found}"):
         prepare("decoder", lines, None, {**TINY, "cutoffs": [30, found]}, Reading(tokens="words"))
-    with refused("must increase"):
-        prepare("decoder", "not-there", None, {**TINY, "cutoffs": [30, 20]}, Reading(tokens="words"))  # checked before the data are read
+    with refused("must be increasing"):
+        prepare("decoder", "not-there", None, {**TINY, "cutoffs": [30, 20]}, Reading(tokens="words"))  # before the data are read
 
 
 def test_passages_of_plain_text_are_refused(lines, monkeypatch):

@@ -1,4 +1,4 @@
-"""Adaptive depth against the equation, written out token by token."""
+"""Adaptive depth against the equation, token by token."""
 
 from __future__ import annotations
 
@@ -322,6 +322,6 @@ def test_who_looks_at_attention_sees_all_queries_and_who_asks_for_steps_alone_do
     watch = Watch(only="attention")
     model(x, watch=watch)
     assert {weights.shape[2] for weights in watch.notes["attention"].values()} == {9}
-    assert Watch(only=("ponder steps", "remainder")).only_wants("ponder steps", "remainder")
-    assert not Watch().only_wants("ponder steps", "remainder")
-    assert not Watch(only=("ponder steps", "halting")).only_wants("ponder steps", "remainder")
+    assert Watch(only=("ponder steps", "remainder")).records_only("ponder steps", "remainder")
+    assert not Watch().records_only("ponder steps", "remainder")
+    assert not Watch(only=("ponder steps", "halting")).records_only("ponder steps", "remainder")

@@ -108,7 +108,7 @@ def test_damaged_checkpoints_do_not_crowd_out_what_is_saved_after_them(run: Path
 def test_no_sound_checkpoint_is_one_sentence(run: Path) -> None:
     for folder in checkpoints(run):
         (folder / MANIFEST).write_text("{}")
-    with refused("no sound checkpoint", "damaged"):
+    with refused("no undamaged checkpoint", "damaged"):
         formers.load(run)
 
 

@@ -1,4 +1,4 @@
-"""The chunked feed-forward is the dense one, with its weights, and holds the hidden activations of one slice only."""
+"""The chunked feed-forward equals the dense one, and stores the hidden activations of one chunk only."""
 
 from __future__ import annotations
 

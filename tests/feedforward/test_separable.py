@@ -1,4 +1,4 @@
-"""Separable convolutions against a sum over windows, written out; padding, streams and causality."""
+"""Separable convolutions against a sum over windows; padding, states and causality."""
 
 from __future__ import annotations
 

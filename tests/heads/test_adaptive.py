@@ -1,4 +1,4 @@
-"""The adaptive softmax is a distribution over all words, its loss the plain one's, and what cannot be is refused."""
+"""The adaptive softmax is a distribution over all words, its loss equals the plain one, and wrong options are errors."""
 
 from __future__ import annotations
 
@@ -202,9 +202,9 @@ def test_cutoffs_are_chosen_by_the_number_of_words():
 
 
 def test_what_cannot_be_is_refused():
-    with refused("cutoffs=[9, 5]", "must increase"):
+    with refused("cutoffs=[9, 5]", "must be increasing"):
         AdaptiveSoftmax(cutoffs=(9, 5))
-    with refused("cutoffs=[5, 5]", "must increase"):
+    with refused("cutoffs=[5, 5]", "must be increasing"):
         formers.spec("transformer-xl", vocab=VOCAB, cutoffs=[5, 5])
     with refused("cutoffs", "0"):
         formers.spec("transformer-xl", vocab=VOCAB, cutoffs=[0, 5])

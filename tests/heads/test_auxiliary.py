@@ -1,4 +1,4 @@
-"""Auxiliary losses: the equations, their schedules, whom they reach, and that nothing of them is left when training is over."""
+"""Auxiliary losses: the equations, their schedules, which weights they train, and that deployed models do not contain them."""
 
 from __future__ import annotations
 

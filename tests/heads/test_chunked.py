@@ -1,4 +1,4 @@
-"""The chunked loss is the plain head's, values and gradients, and never makes the logits of all positions."""
+"""The chunked loss equals the plain head's, values and gradients, and never stores the logits of all positions."""
 
 from __future__ import annotations
 

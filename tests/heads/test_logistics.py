@@ -200,7 +200,7 @@ def test_components_last_of_other_channels() -> None:
 def test_mistakes() -> None:
     with refused("did you mean 'pixelcnn++'?"):
         from_layout(torch.zeros(10), "pixelcnn", 1)
-    with refused("12 rows", "1 mixtures of 3 channels", "10 numbers"):
+    with refused("12 rows", "1 mixtures of 3 channels", "10 parameters"):
         from_layout(torch.zeros(12), "tensor2tensor", 1)
     with refused("3 channels, not 1"):
         from_layout(torch.zeros(3), "pixelcnn++", 1, channels=1)

@@ -1,4 +1,4 @@
-"""The bias of token heads: logits are h E^T + b, tied or not, in slices or whole; it is learned, saved and loaded."""
+"""The bias of token heads: logits are h E^T + b, tied or not, chunked or not; it is trained, saved and loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The heads of images: losses against sums over cells, targets that do not count, nats of a dimension, and mistakes."""
+"""Image heads: losses against sums over cells, excluded targets, nats per dimension, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A class at every position: its equation, the targets that count, and a stream that is read piece by piece."""
+"""A class at every position: its equation, excluded targets, and a row in chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channel values into the stream against a loop: a table for each channel, the cell before, and nothing at position 0."""
+"""Embedded channel values against a loop: one table per channel, shifted by one cell, and zero at position 0."""
 
 from __future__ import annotations
 

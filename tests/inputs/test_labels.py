@@ -1,4 +1,4 @@
-"""The class of a row: its vector at every position, given at every call, and refused in a sentence where it is wrong."""
+"""The class of a row: its vector is added at every position, it is needed at every call, and wrong ones are errors."""
 
 from __future__ import annotations
 

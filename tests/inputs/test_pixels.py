@@ -1,4 +1,4 @@
-"""Pixels into the stream: a linear map of the channels and ReLU, the pixel before, and nothing at position 0."""
+"""Pixel inputs: a linear map of the channels and ReLU, shifted by one pixel, and zero at position 0."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""ACT(cell) computes what a plain loop over tokens and steps computes."""
+"""ACT(cell) equals a plain loop over tokens and steps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ def naive(layer: ACT, cell: nn.Module, x: Tensor, pair: bool, act: str) -> tuple
 
 
 class Own(nn.Module):
-    """A cell of a user that keeps the contract."""
+    """A user-defined cell."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -57,12 +58,17 @@ class Own(nn.Module):
         return torch.tanh(self.read(x) + self.keep(h))
 
 
-CELLS = {"rnn": nn.RNNCell(5, 6), "gru": nn.GRUCell(5, 6), "lstm": nn.LSTMCell(5, 6), "own": Own(4, 6)}
+CELLS: dict[str, Callable[[], nn.Module]] = {
+    "rnn": lambda: nn.RNNCell(5, 6),
+    "gru": lambda: nn.GRUCell(5, 6),
+    "lstm": lambda: nn.LSTMCell(5, 6),
+    "own": lambda: Own(4, 6),
+}
 
 
 @sweep(("name", "act"), [(name, act) for name in CELLS for act in ("graves", "t2t")])
 def test_act_equals_a_naive_loop(name: str, act: Any) -> None:
-    cell, pair = CELLS[name].double(), name == "lstm"
+    cell, pair = CELLS[name]().double(), name == "lstm"
     layer = ACT(cell, steps=STEPS, epsilon=EPSILON, ponder=PONDER, bias=-0.7, act=act).double()
     with torch.no_grad():
         layer.layer.unit.weight.normal_()

@@ -1,4 +1,4 @@
-"""What every layer promises: y, or (y, state); chunks equal one pass; padding changes nothing; gradients; copies; one graph; errors."""
+"""The contract of layers: y, or (y, state); chunks equal one pass; padding changes nothing; gradients; copies; one graph; errors."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_bad_input_is_refused(arguments: dict[str, Any], words: list[str]) -> No
 
 def test_a_layer_that_looks_ahead_has_no_state() -> None:
     layer = SelfAttention(DIM, HEADS)
-    with refused("looks ahead", "Causal()"):
+    with refused("not causal", "Causal()"):
         layer.initial_state(2)
     with refused("batch=0"):
         SelfAttention(DIM, HEADS, Causal()).initial_state(0)

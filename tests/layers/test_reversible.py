@@ -1,4 +1,4 @@
-"""Reversible(f, g): the values and gradients of plain autograd, those of the member's half steps, and no activation kept."""
+"""Reversible(f, g): the values and gradients of plain autograd and of the member's half steps, and no saved activations."""
 
 from __future__ import annotations
 

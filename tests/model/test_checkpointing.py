@@ -1,4 +1,4 @@
-"""Activation checkpointing: the same loss and the same gradients, bit for bit, and nothing is counted twice."""
+"""Activation checkpointing: the same loss and gradients, bit for bit, and no loss is counted twice."""
 
 from __future__ import annotations
 

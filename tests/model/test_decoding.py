@@ -1,4 +1,4 @@
-"""Decoding keeps what a pattern may still read, reads what it does, and stays exact: whole == in chunks == token by token."""
+"""Decoding caches only what a pattern may still read, reads only what it needs, and is exact: whole == chunks == token by token."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_memory_is_bounded(pattern: Pattern) -> None:
     for t in range(1, LENGTH):
         state = read(read.input(1), state=state).state
         for layer, cache in enumerate(caches(state)):
-            held, kept = cache.keys.shape[2], pattern.at(layer).kept(t).length
+            held, kept = cache.keys.shape[2], pattern.at(layer).cached(t).length
             assert held == cache.positions.length
             assert held - kept < max(1, min(SLACK, held // 8)), (t, layer)
     assert any(isinstance(cache.positions, StridedPositions) for cache in caches(state)), "nothing was forgotten"
@@ -171,7 +171,7 @@ def test_gradients_are_those_over_all_keys(pattern: Pattern, monkeypatch: pytest
         fast = read(x[:, :37]).state
     states = [fast, read(x[:, :37], state=read.model.initial_state(2)).state]
     with monkeypatch.context() as forgetting:
-        forgetting.setattr(multihead, "leave_behind", lambda cache, pattern, context, reach: cache.detach())
+        forgetting.setattr(multihead, "next_cache", lambda cache, pattern, context, reach: cache.detach())
         with torch.no_grad():
             whole = read(x[:, :37]).state
     wanted = gradients(read(x[:, 37:38], state=whole).logits, weights)
@@ -240,6 +240,6 @@ def test_generation_with_beams_and_a_sliding_window(pattern: Pattern, monkeypatc
     assert torch.equal(formers.generate(read.model, prompt, max_new_tokens=9, beams=1), row[:, :39])
     best = formers.generate(read.model, prompt, max_new_tokens=9, beams=3)
     with monkeypatch.context() as forgetting:
-        forgetting.setattr(multihead, "leave_behind", lambda cache, pattern, context, reach: cache.detach())
+        forgetting.setattr(multihead, "next_cache", lambda cache, pattern, context, reach: cache.detach())
         again = formers.generate(read.model, prompt, max_new_tokens=9, beams=3)
     assert torch.equal(best, again), "it matters what was forgotten"

@@ -1,4 +1,4 @@
-"""Rows that hold several episodes: each is computed as if it were alone, whatever stands before it, with a state or without."""
+"""Rows with several episodes: each is computed as if it were alone, with a state or without."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_cannot_hold_episodes_is_refused():
     tokens = torch.zeros(2, 4, dtype=torch.long)
     for member, more, word in (
         ("decoder", {}, "Sinusoidal"),
-        ("encoder", {}, "later tokens"),
+        ("encoder", {}, "not causal"),
         ("universal-transformer", {"position": "none", "transition": "conv"}, "SeparableConv"),
         ("universal-transformer", {"position": "none", "act": "graves"}, "Adaptive"),
         ("gtrxl", {"memory_start": "zeros"}, "zeros"),

@@ -1,4 +1,4 @@
-"""Extra vectors: they are tokens that nobody gave, which stand before the row and are gone behind the stack."""
+"""Extra vectors: learned tokens before the row, which are removed after the stack."""
 
 from __future__ import annotations
 

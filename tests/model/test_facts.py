@@ -1,4 +1,4 @@
-"""Facts: a position is a sentence, the sum of its words' vectors times what is learned for their places."""
+"""Facts: a position is a sentence, the sum of its words' vectors times learned vectors of their index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model shows of itself: the maps are those of the equation, in the order of the tokens, and looking changes nothing."""
+"""Inspection: maps are those of the equation, in token order, and inspecting changes no result."""
 
 from __future__ import annotations
 

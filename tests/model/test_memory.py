@@ -1,4 +1,4 @@
-"""A memory is hidden states in every mode: training over one that was read without gradients, old weights, files, zeros."""
+"""A memory is hidden states in every mode: training after a pass without gradients, old weights, files, zeros."""
 
 from __future__ import annotations
 

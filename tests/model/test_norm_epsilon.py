@@ -1,4 +1,4 @@
-"""The epsilon of norms is the spec's: it is saved and loaded with it, and one that was set by hand is not lost in silence."""
+"""The epsilon of norms is the spec's: it is saved and loaded with it, and a manually set one is an error."""
 
 from __future__ import annotations
 

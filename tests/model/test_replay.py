@@ -1,4 +1,4 @@
-"""A pass that is computed a second time for its gradients draws what the first drew: numeric derivatives, with dropout."""
+"""A recomputed pass draws the same random numbers: numeric derivatives, with dropout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same weights under another spec."""
+"""The same weights with another spec."""
 
 from __future__ import annotations
 

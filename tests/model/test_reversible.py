@@ -1,4 +1,4 @@
-"""Reversible stacks: the values of plain half steps to the bit, their gradients to rounding, and memory that depth does not add to."""
+"""Reversible stacks: the values of plain half steps to the bit, their gradients to rounding, and memory independent of the depth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Plain:
     @staticmethod
     def apply(passage, context, ends, left, x, other, source, *weights):
         context = replace(context, losses={})
-        first, second, entries = reversible.through(passage.halves, x, context, passage.kind, ends, other=other)
+        first, second, entries = reversible.run_forward(passage.halves, x, context, passage.kind, ends, other=other)
         left.extend(entries)
         passage.names = list(context.losses)
         return first, second, *context.losses.values()

@@ -1,4 +1,4 @@
-"""Where a model may be saved: over one of ours, never over files that formers has not written."""
+"""Saving over a model of formers works; other files are never replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parts may do inside a stack: add losses, change scores, and never meet padding as if it were real."""
+"""Parts in a stack: they may add losses and change scores, and padding is never used as tokens."""
 
 from __future__ import annotations
 

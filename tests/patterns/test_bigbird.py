@@ -1,4 +1,4 @@
-"""BigBird: window and global blocks against a double loop, random blocks by what is promised of them."""
+"""BigBird: window and global blocks against a double loop; properties of the random blocks."""
 
 from __future__ import annotations
 

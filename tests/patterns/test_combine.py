@@ -1,4 +1,4 @@
-"""A pattern for each head, and patterns by turns."""
+"""A pattern per head, and alternating patterns per layer."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ def test_bad_values_are_one_sentence(kind: type[PerHead | Alternate]) -> None:
         kind(A, 3)
     with refused("is not a Pattern"):
         kind((A, B))
-    with refused("once"):
+    with refused("patterns twice"):
         kind(A, patterns=(B,))

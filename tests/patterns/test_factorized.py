@@ -1,4 +1,4 @@
-"""Strided and fixed attention, against the paper's sets written out, and what their parts connect."""
+"""Strided and fixed attention against the paper's sets, and which positions their parts connect."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def test_summaries_and_the_open_block_are_all_that_is_kept(pattern: Pattern) -> 
     n = 30
     seen = pattern.mask(4 * n, heads=2)[:, :, :n].any(dim=0)
     for t in range(n):
-        assert pattern.kept(t).tensor().tolist() == seen[t:, :t].any(dim=0).nonzero().flatten().tolist()
+        assert pattern.cached(t).tensor().tolist() == seen[t:, :t].any(dim=0).nonzero().flatten().tolist()
         assert pattern.oldest(t) == int(seen[t:].any(dim=0).nonzero()[0])
 
 
 def test_strided_keeps_all() -> None:
-    assert Strided(stride=4).kept(1000) == Range(0, 1000)
+    assert Strided(stride=4).cached(1000) == Range(0, 1000)
 
 
 def test_three_parts_can_be_written() -> None:

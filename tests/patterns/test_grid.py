@@ -1,4 +1,4 @@
-"""Blocks of queries in one dimension and in two, against double loops over pixels, and the order in which an image is made."""
+"""Blocks of queries in one and two dimensions against double loops over pixels, and the generation order."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_memory_as_long_as_the_row_is_causal() -> None:
 def test_blocks_keep_and_cover_exactly(pattern: Blocks) -> None:
     seen = pattern.mask(40)[0]
     for t in range(20):
-        assert pattern.kept(t).tensor().tolist() == seen[t:, :t].any(dim=0).nonzero().flatten().tolist()
+        assert pattern.cached(t).tensor().tolist() == seen[t:, :t].any(dim=0).nonzero().flatten().tolist()
     for a, n, b, m in itertools.product(range(7), (1, 3), range(7), (1, 3)):
         assert pattern.covers(Range(a, n), Range(b, m)) == bool(seen[a : a + n, b : b + m].all())
 

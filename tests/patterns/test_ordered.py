@@ -43,13 +43,15 @@ def published(pattern: OrderedGrid) -> Tensor:
 @sweep("pattern", PATTERNS)
 def test_the_mask_is_the_published_rule(pattern: OrderedGrid) -> None:
     wanted = published(pattern)
-    assert pattern.room == len(wanted)
-    assert torch.equal(pattern.mask(pattern.room)[0], wanted)
+    assert pattern.max_length == len(wanted)
+    assert torch.equal(pattern.mask(pattern.max_length)[0], wanted)
     assert not wanted.triu(1).any(), "the order generates what the rule shows later than the query"
-    for n in {1, pattern.room // 2 or 1, max(1, pattern.room - 1)}:
+    for n in {1, pattern.max_length // 2 or 1, max(1, pattern.max_length - 1)}:
         assert torch.equal(pattern.mask(n)[0], wanted[:n, :n])
-    assert all(pattern.allows(i, j) == wanted[i, j] for i, j in itertools.product(range(0, pattern.room, 3), range(0, pattern.room, 2)))
-    assert not pattern.allows(pattern.room, 0)
+    assert all(
+        pattern.allows(i, j) == wanted[i, j] for i, j in itertools.product(range(0, pattern.max_length, 3), range(0, pattern.max_length, 2))
+    )
+    assert not pattern.allows(pattern.max_length, 0)
     assert not pattern.allows(0, -1)
 
 
@@ -85,7 +87,7 @@ def covered(plan: Plan, n: int) -> Tensor:
 
 @sweep("pattern", PATTERNS[::3])
 def test_the_pieces_are_the_mask_each_pair_once(pattern: OrderedGrid) -> None:
-    for n in {pattern.room, max(1, pattern.room - 1), (pattern.room + 1) // 2}:
+    for n in {pattern.max_length, max(1, pattern.max_length - 1), (pattern.max_length + 1) // 2}:
         assert torch.equal(covered(pattern.pieces(n), n), pattern.mask(n)[0].long())
 
 
@@ -98,11 +100,11 @@ def test_the_pieces_of_blocks_with_more_cells_than_a_group() -> None:
 def test_what_is_forgotten_is_never_seen_again(pattern: OrderedGrid) -> None:
     mask = published(pattern)
     first = [int(row.int().argmax()) for row in mask]
-    oldest = [pattern.oldest(t) for t in range(pattern.room)]
+    oldest = [pattern.oldest(t) for t in range(pattern.max_length)]
     assert oldest == sorted(oldest)
     assert all(o <= min(first[t:]) for t, o in enumerate(oldest))
     assert pattern.reach >= max(t - s for t, s in enumerate(first))
-    assert pattern.reach < pattern.room
+    assert pattern.reach < pattern.max_length
 
 
 def test_old_rows_are_forgotten() -> None:
@@ -138,7 +140,7 @@ def naive(pattern: OrderedGrid, n: int) -> tuple[Tensor, ...]:
 
 @sweep("pattern", PATTERNS[1::11])
 def test_every_small_size_equals_the_matrix(pattern: OrderedGrid) -> None:
-    for n in {pattern.room, max(1, pattern.room - 1), (pattern.room + 1) // 2}:
+    for n in {pattern.max_length, max(1, pattern.max_length - 1), (pattern.max_length + 1) // 2}:
         for how in ("blocked", "auto"):
             for found, wanted in zip(both(pattern, n, how), naive(pattern, n), strict=True):
                 close(found, wanted)
@@ -153,12 +155,12 @@ def test_every_small_size_equals_the_matrix(pattern: OrderedGrid) -> None:
     ],
 )
 def test_large_images_equal_the_matrix_with_the_executor_that_is_chosen(pattern: OrderedGrid) -> None:
-    q = torch.zeros(2, 2, pattern.room, 3, dtype=torch.float64, requires_grad=True)
-    assert pattern.room >= 512
+    q = torch.zeros(2, 2, pattern.max_length, 3, dtype=torch.float64, requires_grad=True)
+    assert pattern.max_length >= 512
     assert "blocked" in str(explain(q, q, q, pattern))
-    wanted = naive(pattern, pattern.room)
+    wanted = naive(pattern, pattern.max_length)
     for how in ("auto", "blocked"):
-        for found, right in zip(both(pattern, pattern.room, how), wanted, strict=True):
+        for found, right in zip(both(pattern, pattern.max_length, how), wanted, strict=True):
             close(found, right)
 
 

@@ -1,4 +1,4 @@
-"""Plans: every allowed pair stands in exactly one piece, no other does, and rounds name a query once."""
+"""Plans: every allowed pair is in exactly one piece, no other pair is in any, and a round contains a query once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axial positions: the vector of a row before the vector of a column, for any length that fits the grid."""
+"""Axial positions: the row vector concatenated with the column vector, for any length that fits the grid."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_any_length_that_fits_is_read_and_more_is_refused(training):
     model = formers.build(formers.spec("decoder", **TINY).replace(position=Axial(shape=(5, 6)))).train(training)
     for n in (1, 5, 6, 7, 24, 29, 30):
         model(torch.zeros(2, n, dtype=torch.long), targets=torch.zeros(2, n, dtype=torch.long)).loss.backward()
-    with refused("31 tokens", "5 x 6 are 30", "shape=(4, 8)"):
+    with refused("31 tokens", "5 x 6 = 30", "shape=(4, 8)"):
         model(torch.zeros(1, 31, dtype=torch.long))
 
 

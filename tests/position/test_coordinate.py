@@ -1,4 +1,4 @@
-"""Coordinates: the paper's formula, written out; and random starts, which move rows in training and nothing else."""
+"""Coordinate embeddings against the paper's formula; random starts shift rows in training only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of a grid: which vectors a token is given, and where the grid ends."""
+"""Grid positions: the vectors of a token, and the end of the grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of cells against the formula, number by number; in block order they stay those of the image."""
+"""Image positions against the formula; in block order they are those of the image."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ def test_tables_do_not_decay() -> None:
 
 
 def test_a_row_longer_than_the_image_is_refused() -> None:
-    with refused("13 positions", "3 x 4 x 1 = 12", "one image a row"):
+    with refused("13 positions", "3 x 4 x 1 = 12", "one image per row"):
         module(RASTERS[0], 8)(torch.zeros(1, 13, 8, dtype=torch.float64), Range(0, 13), 0)

@@ -1,4 +1,4 @@
-"""Positions per layer: which table a layer is given, and where they end."""
+"""Positions per layer: the table of each layer, and its end."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def test_every_layer_of_a_model_is_told():
 def test_beyond_the_tables_is_refused_as_beyond_one():
     for position in ("learned", "per-layer"):
         model = formers.create("decoder", vocab=9, dim=8, heads=2, layers=2, length=6, position=position)
-        with refused("7 tokens do not fit the learned positions", "length=6", "sinusoidal"):
+        with refused("7 tokens do not fit the learned position table", "length=6", "sinusoidal"):
             model(torch.zeros(1, 7, dtype=torch.long))

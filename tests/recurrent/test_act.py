@@ -1,4 +1,4 @@
-"""ACT of recurrent cells against a plain loop over rows, tokens and steps; against torch where halting is off; and its gradients."""
+"""ACT of recurrent cells against a plain loop over rows, tokens and steps; against torch without halting; and its gradients."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def test_leaving_out_what_has_halted_changes_nothing(cell: str, act: str, many: 
     layer = built(cell, act=act).eval()
     x, valid = torch.randn(rows, LENGTH, DIM, dtype=torch.float64), torch.rand(rows, LENGTH).sort(dim=1, descending=True)[0] > 0.3
     computed = []
-    real = layer.again
-    monkeypatch.setattr(layer, "again", lambda drive, states, n: (computed.append(len(drive)), real(drive, states, n))[1])
+    real = layer.cell_step
+    monkeypatch.setattr(layer, "cell_step", lambda drive, states, n: (computed.append(len(drive)), real(drive, states, n))[1])
     found = []
     for skipping in (True, False):
         layer.skipping = skipping

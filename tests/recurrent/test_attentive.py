@@ -1,4 +1,4 @@
-"""The decoder that looks at a source is a plain loop over torch's own cells, behind torch's own packed encoder."""
+"""The decoder with attention to a source against a plain loop over torch's cells, with torch's packed encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent layers against torch's own modules, padded rows against the rows alone, and what cannot work."""
+"""Recurrent layers against torch's modules, padded rows against the rows alone, and invalid combinations."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_what_recurrent_layers_cannot_have_is_refused() -> None:
 def test_an_encoders_last_states_come_layer_by_layer() -> None:
     spec = formers.spec("encoder", vocab=11, dim=DIM, heads=1, layers=2, length=8).replace(attention=Recurrent(direction="both"))
     model = formers.build(spec).double().eval()
-    x, context, packed = model.enter(torch.randint(11, (4, LENGTH)), VALID, None)
+    x, context, packed = model.prepare(torch.randint(11, (4, LENGTH)), VALID, None)
     context = context.with_channels(FinalStates())
     model.stack(x, context)
     assert [[s.shape for s in states] for states in context.channels[FinalStates]] == [[(4, DIM), (4, DIM)]] * 2

@@ -1,4 +1,4 @@
-"""Every gate against its formula, its gradients, and the limits in which it is a map that is known."""
+"""Every gate against its formula, its gradients, and its known limits."""
 
 from __future__ import annotations
 

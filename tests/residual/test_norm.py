@@ -1,4 +1,4 @@
-"""One without the other: the residual connection alone, and the norm alone."""
+"""Ablations: the residual connection without the norm, and the norm without the residual connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reversible residual: the paper's equations, and how two streams end."""
+"""The reversible residual: the paper's equations, and how the two halves are combined."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_a_copy_that_raises_begins_anew_alone():
     ("decoder", {}, "Sinusoidal"),
     ("transformer-xl", {"memory": 4}, "same_length"),
     ("gtrxl", {"memory": 0}, "memory=0"),
-    ("encoder", {}, "later tokens"),
+    ("encoder", {}, "not causal"),
 ])  # fmt: skip
 def test_members_that_cannot_act_are_refused(member, sizes, word):
     env = make("tmaze:3", 1)

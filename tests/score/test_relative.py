@@ -1,4 +1,4 @@
-"""Relative scores where queries look ahead, too: distances below 0, against the four terms written out pair by pair."""
+"""Relative scores of patterns that are not causal: negative distances against the four terms, pair by pair."""
 
 from __future__ import annotations
 

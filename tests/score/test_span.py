@@ -1,4 +1,4 @@
-"""Spans: the paper's equation, values and gradients; what is trimmed is never missed; and what spans cost."""
+"""Spans against the paper's equation, values and gradients; trimmed keys do not matter; the span loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans whose parameters leave [0, 1]: values stay at the bounds, gradients lead back inside, and no call after a step is needed."""
+"""Span parameters outside [0, 1]: values stay at the bounds, gradients lead back inside, no clamp after a step is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How keys are found and values mixed: the equation, its executors, and multi-head attention."""
+"""Attention: the equation, its executors, and multi-head attention."""
 
 from formers.attention.attend import EXECUTORS, attend, choose, explain
 from formers.attention.lowrank import LowRank

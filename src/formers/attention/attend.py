@@ -1,4 +1,4 @@
-"""Attention over a pattern: checks the shapes, chooses an executor by type and configuration, and can say why."""
+"""Attention over a pattern: checks shapes, and chooses an executor by types and configuration; `explain` says why."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Executor(NamedTuple):
     """Why it cannot compute a request; None if it can."""
     run: Callable[[Tensor, Tensor, Tensor, Request], Tensor]
     about: str
-    """What it is, for `explain`."""
+    """A short description, for `explain`."""
     masks: Callable[[Request], str] | None = None
-    """What it does about a request's mask, for `explain`."""
+    """How it masks a request, for `explain`."""
     not_worthwhile: Callable[[Request, Tensor, Tensor, Tensor], str | None] | None = None
-    """Why another executor is faster for a request, so that "auto" skips this one; None if none is."""
+    """Why another executor is faster for a request, so that "auto" skips this one; None if it is worthwhile."""
     kernels: int | None = None
-    """How many patterns `formers doctor` checks if compiling a kernel for each takes seconds; None: all."""
+    """How many patterns `formers doctor` checks, if compiling a kernel for each takes seconds; None: all."""
 
     def declines(self, request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
         """Why "auto" skips it: unsupported, or not worthwhile; None if it does not."""
@@ -38,23 +38,25 @@ class Executor(NamedTuple):
 
 # In the order in which "auto" tries them; dense is last and supports everything.
 EXECUTORS: dict[str, Executor] = {
-    "gather": Executor(gather.unsupported, gather.run, "the keys that one query reads, side by side", gather.masks, gather.not_worthwhile),
+    "gather": Executor(gather.unsupported, gather.run, "the keys that one query reads, gathered", gather.masks, gather.not_worthwhile),
     "flex": Executor(
-        flex.unsupported, flex.run, "a kernel that torch makes for the pattern", not_worthwhile=flex.not_worthwhile, kernels=4
+        flex.unsupported, flex.run, "a kernel that torch compiles for the pattern", not_worthwhile=flex.not_worthwhile, kernels=4
     ),
-    "blocked": Executor(blocked.unsupported, blocked.run, "pieces of the pattern, merged", not_worthwhile=blocked.not_worthwhile),
+    "blocked": Executor(
+        blocked.unsupported, blocked.run, "the pieces of the pattern's plan, merged", not_worthwhile=blocked.not_worthwhile
+    ),
     "distances": Executor(
-        distances.unsupported, distances.run, "tiles, with the term by distance made on the way", not_worthwhile=distances.not_worthwhile
+        distances.unsupported, distances.run, "tiles, with the term by distance computed in each", not_worthwhile=distances.not_worthwhile
     ),
     "sdpa": Executor(sdpa.unsupported, sdpa.run, "torch's fused kernel", sdpa.masks),
-    "dense": Executor(dense.unsupported, dense.run, "the equation, with its full matrix of weights", Request.mask_words),
+    "dense": Executor(dense.unsupported, dense.run, "the equation, with the full matrix of weights", Request.mask_words),
 }
 
 
 _CHOSEN: dict[tuple[object, ...], str] = {}
-"""The executor by `signature`: layers of one pass, and passes over equal shapes, share one choice."""
+"""Cached choices: the executor by `signature`. Layers of one pass, and passes over equal shapes, share one choice."""
 MOST_CHOSEN = 1024
-"""The cache of choices is emptied when it has so many."""
+"""The cache of choices is emptied when it has this many."""
 
 
 class Choice(NamedTuple):
@@ -65,18 +67,18 @@ class Choice(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """An executor and a request: whether it runs, what it is, and why it does not run."""
+    """The status of an executor for a request."""
 
     name: str
     runs: bool
     about: str
-    """What it is; of the one that runs, what it does about the mask, too."""
+    """A short description; for the one that runs, also how it masks."""
     why_not: str | None
-    """None of the one that runs, and of those behind it that could."""
+    """Why "auto" does not run it; None for the one that runs, and for later ones that could."""
 
 
 def choose(request: Request, q: Tensor, k: Tensor, v: Tensor, how: str = "auto") -> Choice:
-    """The executor for a request: the first that is supported and worthwhile, or the one asked for."""
+    """The executor for a request: the first that is supported and worthwhile, or the one with the name `how`."""
     if how == "auto":
         passed: dict[str, str] = {}
         for name, executor in EXECUTORS.items():
@@ -85,7 +87,7 @@ def choose(request: Request, q: Tensor, k: Tensor, v: Tensor, how: str = "auto")
                 return Choice(name, passed)
             passed[name] = why
     if how not in EXECUTORS:
-        raise FormersError(f"how={how!r} is not a way to attend: {nearest(how, [*EXECUTORS, 'auto'])}")
+        raise FormersError(f"how={how!r} is not an executor: {nearest(how, [*EXECUTORS, 'auto'])}")
     why = EXECUTORS[how].unsupported(request, q, k, v)
     if why is not None:
         raise FormersError(f"how={how!r} cannot do this because {why}: use how='auto'.")
@@ -121,23 +123,23 @@ def attend(
 ) -> Tensor:
     """softmax(q k^T * scale + bias) v over the keys that the pattern allows; 0 for a query without keys.
 
-    q, k, v are (batch, heads, length, head_dim), v with a width of its own; mask (batch, keys) is True at real keys; scale is
-    1/sqrt(head_dim) unless given. Keys stand at positions 0, 1, ... and queries are the last of them (or, if there are more queries
-    than keys, begin at 0, too), unless `queries` and `keys` say otherwise. `how` is auto, or an executor's name.
+    q, k, v are (batch, heads, length, head_dim); v may have another width. mask (batch, keys) is True at real keys; scale is
+    1/sqrt(head_dim) unless given. By default keys have positions 0, 1, ... and queries are the last of them (or also start at 0, if there
+    are more queries than keys); `queries` and `keys` set other positions. `how` is auto, or an executor's name.
 
-    Masked keys never matter: their k, v and bias may hold NaN or infinity, and get gradients of 0. Keys that the pattern excludes must
-    hold finite numbers, because 0 * NaN is NaN. The mask is for keys only; every query gets an output.
+    Masked keys have no effect: their k, v and bias may be NaN or infinite, and get zero gradients. Keys that the pattern excludes must be
+    finite, because 0 * NaN is NaN. The mask is for keys only; every query gets an output.
     """
     request = _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout)
     if mask is not None:
-        # A weight of 0 times NaN is NaN, forwards and backwards. The bias needs no such care: executors replace its masked columns.
+        # 0 * NaN is NaN in both passes. The bias needs no such treatment: executors replace its masked columns.
         masked = ~mask[:, None, :, None]
         k, v = k.masked_fill(masked, 0.0), v.masked_fill(masked, 0.0)
     return run(q, k, v, request, how)
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str = "auto") -> Tensor:
-    """What `attend` computes, for a request that is known to fit its tensors."""
+    """What `attend` computes, for a request that already matches its tensors."""
     if how != "auto" or torch.compiler.is_compiling():
         return EXECUTORS[choose(request, q, k, v, how).name].run(q, k, v, request)
     asked = signature(request, q, k, v)
@@ -150,10 +152,10 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str = "auto") ->
 
 
 def signature(request: Request, q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
-    """All that the choice of an executor may depend on, as a value.
+    """All that the choice of an executor may depend on, as a hashable value.
 
-    Positions count as integers, and of explicit positions only the class and the number: no tensor is read. For one query they count only
-    if its pattern says which keys it reads (`Pattern.reads`); for other patterns all tokens of a decoding share one choice.
+    Positions are compared as integers; of explicit positions only the class and the length, so that no tensor is read. For one query they
+    matter only if its pattern defines `Pattern.reads`; with other patterns all decoding steps share one choice.
     """
     queries, keys = request.queries, request.keys
     where: tuple[object, ...]
@@ -184,19 +186,19 @@ def explain(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> str:
-    """One sentence: the executor that `attend` would run, and why not those before it."""
+    """One sentence: the executor that `attend` would run, and why not the ones before it."""
     return explain_request(q, k, v, _request(q, k, v, pattern, mask, bias, queries, keys, scale, dropout), how)
 
 
 def explain_request(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str = "auto") -> str:
-    """What `explain` says, for a request that is known to fit its tensors."""
+    """`explain` for a request that already matches its tensors."""
     choice = choose(request, q, k, v, how)
     others = "".join(f"; not {name}, because {why}" for name, why in choice.passed_over.items())
     return f"{choice.name} ({EXECUTORS[choice.name].about}){others}"
 
 
 def survey(q: Tensor, k: Tensor, v: Tensor, request: Request) -> tuple[Verdict, ...]:
-    """The verdict on every executor for a request, in the order in which they are tried."""
+    """The status of every executor for a request, in the order in which "auto" tries them."""
     chosen = choose(request, q, k, v).name
     return tuple(
         Verdict(name, True, executor.about + ("" if executor.masks is None else f", {executor.masks(request)}"), None)
@@ -224,7 +226,7 @@ def _request(
         if not isinstance(value, Tensor):
             raise FormersError(f"{name} is a {type(value).__name__}: give a tensor of shape (batch, heads, length, head_dim).")
     if not 0 <= dropout < 1:
-        raise FormersError(f"dropout={dropout} is no rate: give 0 or more, less than 1.")
+        raise FormersError(f"dropout={dropout} is not a dropout rate: give a number in [0, 1).")
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
         raise FormersError(f"attend got {_shapes(q, k, v)}: each must be (batch, heads, length, head_dim).")
     if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
@@ -232,7 +234,7 @@ def _request(
             f"attend got {_shapes(q, k, v)}: q and k must agree in batch, heads, head_dim, and k and v in batch, heads, length."
         )
     if not (q.dtype == k.dtype == v.dtype and q.is_floating_point()):
-        raise FormersError(f"attend got q {q.dtype}, k {k.dtype}, v {v.dtype}: give all three one floating-point type.")
+        raise FormersError(f"attend got q {q.dtype}, k {k.dtype}, v {v.dtype}: give all three the same floating-point dtype.")
     n, m = q.shape[2], k.shape[2]
     if mask is not None and (mask.shape != (q.shape[0], m) or mask.dtype != torch.bool):
         raise FormersError(
@@ -246,10 +248,10 @@ def _request(
     if bias is not None and (bias.dim() > 4 or any(b not in (1, s) for b, s in zip(bias.shape[::-1], scores[::-1], strict=False))):
         raise FormersError(f"bias has shape {tuple(bias.shape)}: it must broadcast to (batch, heads, queries, keys) = {scores}.")
     if pattern.heads not in (None, q.shape[1]):
-        raise FormersError(f"{type(pattern).__name__} is for {pattern.heads} heads, and q has {q.shape[1]}: give one pattern a head.")
-    bound = pattern.of(there.stop)  # also where it is not used: a row that is too long for a pattern is refused
+        raise FormersError(f"{type(pattern).__name__} is for {pattern.heads} heads, but q has {q.shape[1]}: give one pattern per head.")
+    bound = pattern.of(there.stop)  # called even if unused: raises FormersError for a row that is too long
     return Request(
-        # Where rows end decides who sees whom in some patterns; padded rows end where their masks say.
+        # Some patterns depend on the end of the row; padded rows end where their mask ends.
         pattern=bound if mask is None else pattern,
         queries=where,
         keys=there,
@@ -266,7 +268,7 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
 
 
 def _check_positions(name: str, positions: Positions, batch: int, length: int) -> None:
-    """Refuses positions of another number of tokens, which torch would broadcast into something else."""
+    """Raises FormersError for positions of another number of tokens, which torch might broadcast."""
     shape = tuple(positions.index.shape) if isinstance(positions, ExplicitPositions) else (positions.length,)
     if shape not in ((length,), (1, length), (batch, length)):
-        raise FormersError(f"{name} stand at positions of shape {shape}: give one a token, ({length},) or ({batch}, {length}).")
+        raise FormersError(f"the positions of {name} have shape {shape}: give one per token, ({length},) or ({batch}, {length}).")

@@ -5,9 +5,9 @@ k'_r = mean of k_j in window r        windows of w = ceil(length / rank) tokens,
 k'_r = sum_{t<w} k_{rw+t} C_t         C in R^{w x d_h x d_h}: a convolution with kernel and stride w         E122
 head = softmax(q k'^T / sqrt(d_h)) v'                                          E1 and E2, over at most `rank` keys
 
-k = x W^k + b^k are the keys of all tokens, and v likewise. Each projected key is made of tokens from the whole row, later ones
-among them, so that no causal form exists, and no pattern can say who sees whom. Padding is 0 before it is projected. Of n < length
-tokens the first n columns of E are used, as if 0 stood behind them.
+k = x W^k + b^k are the keys of all tokens, and v likewise. Each projected key depends on all tokens of the row, also later ones. So there
+is no causal form, and patterns do not apply. Padding is set to 0 before the projection. For n < length tokens the first n columns of
+E are used, as if the row were padded with zeros.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from formers.score.base import ScoreModule
 
 
 class LowRank(Attention):
-    """Keys and values are projected along the length to at most `rank` of each, so that time grows with the length and not its square.
+    """Keys and values are projected along the length to at most `rank` of each, so that time is linear in the length.
 
-    The weights of the projection are those of each head, keys and values apart (sharing "none"), of all heads of a layer ("headwise"),
-    of its keys and values, too ("key-value"), or of the whole stack ("layerwise"). A mean has none to share.
+    The projection weights are separate for each head, and for keys and values (sharing "none"); shared by all heads of a layer
+    ("headwise"); also by its keys and values ("key-value"); or by the whole stack ("layerwise"). "mean" has no weights.
     """
 
     rank: PositiveInt
     sharing: Literal["none", "headwise", "key-value", "layerwise"] = "layerwise"
     projection: Literal["linear", "mean", "conv"] = "linear"
     bias: bool = True
-    """Of queries, keys, values and the output, as DotProduct has them; projections have none."""
+    """Biases of queries, keys, values and the output, as in DotProduct; the projections have none."""
 
     def window(self, length: int) -> int:
-        """How many tokens a projected key of a mean or a convolution is made of."""
+        """The number of tokens per projected key, for a mean or a convolution."""
         return math.ceil(length / self.rank)
 
-    def room(self, length: int) -> int:
+    def max_length(self, length: int) -> int:
         return length
 
     def key_count(self, sizes: Sizes, tokens: int) -> int:
@@ -59,7 +59,7 @@ class LowRank(Attention):
         return LowRankAttention(sizes, self, common)
 
     def weights(self, sizes: Sizes) -> Projections | None:
-        """The weights of the projection, of one sublayer or of all; None of a mean."""
+        """The projection weights of one sublayer, or of all; None for a mean."""
         if self.projection == "mean":
             return None
         w, widths = self.window(sizes.length), (sizes.head_dim, sizes.value_dim)
@@ -73,11 +73,11 @@ class LowRank(Attention):
 
 
 class Projections(nn.Module):
-    """The weights that make keys fewer, and values, unless these share them; a head's own, where each has them, come first.
+    """The projection weights of keys, and of values unless shared; with a leading dimension for heads if they are separate.
 
-    They begin with a standard deviation of 1/sqrt(fan), fan being the number of terms of a sum: then a projected key has the variance of
-    a key, and scores begin as those of dot-product attention do. (The paper's theorem has 1/sqrt(rank), with which projected keys would be
-    sqrt(length / rank) times as long as keys, and the softmax would begin as a choice of one.)
+    The initial standard deviation is 1/sqrt(fan), where fan is the number of terms of a sum: projected keys then have the variance of keys,
+    and scores start as in dot-product attention. (The paper's theorem has 1/sqrt(rank); projected keys would then be sqrt(length / rank)
+    times as long as keys, and the softmax would start almost one-hot.)
     """
 
     def __init__(self, shapes: Sequence[tuple[tuple[int, ...], int]]) -> None:
@@ -88,29 +88,28 @@ class Projections(nn.Module):
 
     @property
     def both(self) -> tuple[Tensor, Tensor]:
-        """Those of keys and those of values."""
+        """The weights of keys and of values."""
         return self.keys, self.keys if self.values is None else self.values
 
 
 class LowRankAttention(_Heads):
-    """Attention of a stream over projected keys."""
+    """Self-attention over projected keys."""
 
     name = "attention"
 
     def __init__(self, sizes: Sizes, part: LowRank, common: nn.Module | None = None) -> None:
         super().__init__(sizes, DotProduct(bias=part.bias))
         self.q = nn.Linear(sizes.dim, self.widths[0], bias=part.bias)
-        self.condense = WAYS[part.projection](sizes, part, common)
+        self.condense = PROJECTIONS[part.projection](sizes, part, common)
         initialise(self.q, self.widths[:1])
         initialise(self.out, [sizes.dim], sizes.gain)
 
     def forward(self, x: Tensor, context: Context, past: None, step: int) -> tuple[Tensor, None]:
-        """y (batch, length, dim) for x (batch, length, dim); nothing is left behind, because nothing can continue."""
+        """y (batch, length, dim) for x (batch, length, dim); there is no state, because no row can be continued."""
         n, most = x.shape[1], self.sizes.length
         if n > most:
             raise FormersError(
-                f"{n} tokens do not fit the low-rank attention, whose projections have length={most}: "
-                "give fewer tokens, or train with a larger length."
+                f"{n} tokens do not fit the low-rank attention of length={most}: give fewer tokens, or train with a larger length."
             )
         q = self.split(self.q(x), self.sizes.head_dim)
         k, v, valid = self.condense(x, context.valid)
@@ -119,10 +118,10 @@ class LowRankAttention(_Heads):
 
 
 class Condense(nn.Module):
-    """Makes the keys and values of a sublayer, fewer than there are tokens."""
+    """Computes the projected keys and values of a sublayer."""
 
     projections: Projections
-    """What is learned of it, but not by a mean."""
+    """The projection weights; not set for a mean."""
 
     def __init__(self, sizes: Sizes, part: LowRank, common: nn.Module | None) -> None:
         super().__init__()
@@ -131,18 +130,18 @@ class Condense(nn.Module):
         self.kv = nn.Linear(sizes.dim, sum(self.widths), bias=part.bias)
         initialise(self.kv, self.widths)
         if common is not None:
-            # The stack owns it. A module that is not registered here is saved, counted and optimised once; and because it is the
-            # module that is kept, not its tensors, whatever replaces these (.to, loading, a copy of the whole model) does so for all.
+            # The stack owns it. A module that is not registered here is saved, counted and optimised once. The module is referenced, not
+            # its tensors, so that replaced tensors (.to, loading, a copy of the model) are replaced everywhere.
             self.__dict__["projections"] = common
         elif (own := part.weights(sizes)) is not None:
             self.projections = own
 
     def forward(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys and values (batch, heads, projected keys, width) of x (batch, length, dim), real at some places, and which keys are real."""
-        raise TypeError(f"{type(self).__name__} makes no keys: define forward(x, real).")
+        """Keys and values (batch, heads, projected keys, width) for x (batch, length, dim) with the mask `real`; and the mask of keys."""
+        raise TypeError(f"{type(self).__name__} computes no keys: define forward(x, real).")
 
     def split(self, kv: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of heads, from both packed side by side, (batch, m, heads * widths)."""
+        """Keys and values per head, from their concatenation (batch, m, heads * widths)."""
         k, v = (self.apart(t).transpose(1, 2) for t in torch.split(kv, self.widths, dim=-1))
         return k, v
 
@@ -151,19 +150,19 @@ class Condense(nn.Module):
         return x.view(*x.shape[:-1], self.heads, -1)
 
     def windows(self, x: Tensor) -> Tensor:
-        """x (batch, length, ...) cut into windows, (batch, windows, window, ...), 0 behind the last token."""
+        """x (batch, length, ...) split into windows, (batch, windows, window, ...), padded with 0."""
         spare = -x.shape[1] % self.window
         if spare:
             x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, spare))
         return x.view(x.shape[0], x.shape[1] // self.window, self.window, *x.shape[2:])
 
     def filled(self, real: Tensor | None) -> Tensor | None:
-        """Which windows (batch, windows) hold a real token; None where all do."""
+        """The windows (batch, windows) with a real token; None if all have one."""
         return None if real is None else self.windows(real).any(dim=2)
 
 
 class LinearCondense(Condense):
-    """Every projected key is a learned sum over all tokens."""
+    """Every projected key is a learned weighted sum over all tokens."""
 
     def forward(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         e, f = (t[..., : x.shape[1]] for t in self.projections.both)
@@ -179,7 +178,7 @@ class LinearCondense(Condense):
 
 
 def project(e: Tensor, x: Tensor, real: Tensor | None, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """E (x W + 1 b) as (E x) W + (E 1) b, which is the same and cheaper: W then meets `rank` rows instead of all tokens."""
+    """E (x W + 1 b) as (E x) W + (E 1) b: equal, and cheaper, because W is applied to `rank` rows instead of all tokens."""
     y = F.linear(e @ x, weight)  # E120
     if bias is None:
         return y
@@ -188,7 +187,7 @@ def project(e: Tensor, x: Tensor, real: Tensor | None, weight: Tensor, bias: Ten
 
 
 class MeanCondense(Condense):
-    """Every projected key is the mean over the real tokens of a window: since a mean of x W + b is (mean of x) W + b, x is averaged."""
+    """Every projected key is the mean over the real tokens of a window; x is averaged, since mean(x W + b) = mean(x) W + b."""
 
     def forward(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         here = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real
@@ -198,7 +197,7 @@ class MeanCondense(Condense):
 
 
 class ConvCondense(Condense):
-    """Every projected key is a learned map of a window's keys, the same for every window."""
+    """Every projected key is a learned linear map of a window's keys, the same for every window."""
 
     def forward(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         sides = zip(torch.split(blank(self.kv(x), real), self.widths, dim=-1), self.projections.both, strict=True)
@@ -206,13 +205,13 @@ class ConvCondense(Condense):
         return k, v, self.filled(real)
 
     def convolve(self, x: Tensor, c: Tensor) -> Tensor:
-        """Windows x (batch, windows, window, heads, width) by the kernel c, perhaps one for each head."""
+        """The convolution of windows x (batch, windows, window, heads, width) with the kernel c, shared or per head."""
         return torch.einsum("brwhd,hwde->bhre" if c.dim() == 4 else "brwhd,wde->bhre", x, c)  # E122
 
 
 def blank(x: Tensor, real: Tensor | None) -> Tensor:
-    """x (batch, length, width), 0 where no real token stands."""
+    """x (batch, length, width), 0 at padding."""
     return x if real is None else x.masked_fill(~real[..., None], 0)
 
 
-WAYS: dict[str, type[Condense]] = {"linear": LinearCondense, "mean": MeanCondense, "conv": ConvCondense}
+PROJECTIONS: dict[str, type[Condense]] = {"linear": LinearCondense, "mean": MeanCondense, "conv": ConvCondense}

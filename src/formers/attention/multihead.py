@@ -3,7 +3,7 @@
 head_i = attend(x W_i^q, c W_i^k, c W_i^v)        c = x for self-attention, the encoder's output for cross-attention
 MultiHead(x, c) = [head_1; ...; head_h] W^o                                        E3
 
-Keys are head_dim wide and values value_dim; W^q, W^k, W^v of all heads are one matrix.
+Keys have the width head_dim and values value_dim; W^q, W^k, W^v of all heads are one matrix.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ P = TypeVar("P", KVCache, HiddenMemory, KVCache | HiddenMemory)
 
 
 class Attention(Slot):
-    """How keys are found or made."""
+    """How keys and values are computed and attended to."""
 
     @property
     def draws(self) -> bool:
@@ -53,7 +53,7 @@ class Attention(Slot):
 
     @property
     def kinds(self) -> tuple[Attention, ...]:
-        """The attentions that the layers of a stack have in turn."""
+        """The attentions of the layers of a stack, used in turn."""
         return (self,)
 
     @property
@@ -63,7 +63,7 @@ class Attention(Slot):
 
     @property
     def reads_source(self) -> bool:
-        """Whether its sublayer reads context.source itself, so that the block has no cross-attention."""
+        """Whether its sublayer attends to context.source itself, so that the block has no cross-attention."""
         return False
 
     def final_widths(self, sizes: Sizes) -> tuple[int, ...]:
@@ -89,12 +89,12 @@ class Attention(Slot):
         """The module that the sublayers of all blocks share; the stack builds it once and owns it. None without one."""
         return None
 
-    def room(self, length: int) -> int | None:
-        """The largest number of tokens of a row, for a training length; None without a limit."""
+    def max_length(self, length: int) -> int | None:
+        """The largest length of a row, for a training length; None if unlimited."""
         return None
 
     def key_count(self, sizes: Sizes, tokens: int) -> int | None:
-        """The number of keys that it makes of `tokens` tokens; None where every token has its own key."""
+        """The number of keys for `tokens` tokens; None if every token has a key."""
         return None
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
@@ -120,10 +120,10 @@ class DotProduct(Attention):
 
 
 class _Heads(nn.Module):
-    """What self- and cross-attention share: the widths, the way into heads and the way out."""
+    """The common code of self- and cross-attention: widths, splitting into heads, merging and the output projection."""
 
     name: str
-    """What somebody who looks on calls it."""
+    """The name under which an inspection records it."""
 
     def __init__(self, sizes: Sizes, part: DotProduct) -> None:
         super().__init__()
@@ -138,9 +138,9 @@ class _Heads(nn.Module):
         return x.view(x.shape[0], x.shape[1], self.sizes.heads, width).transpose(1, 2)
 
     def split_all(self, x: Tensor, parts: int) -> Sequence[Tensor]:
-        """The last `parts` of queries, keys and values, packed side by side into x, each as `split` gives it."""
+        """Splits x, the concatenation of the last `parts` of queries, keys and values, into heads; each as in `split`."""
         sizes = self.sizes
-        if sizes.head_dim == sizes.value_dim:  # one view instead of several: a token of decoding has little else to do
+        if sizes.head_dim == sizes.value_dim:  # one view instead of several: it matters for the time of a decoding step
             return x.view(x.shape[0], x.shape[1], parts, sizes.heads, sizes.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
         return [self.split(part, part.shape[2] // sizes.heads) for part in torch.split(x, self.widths[-parts:], dim=-1)]
 
@@ -149,13 +149,13 @@ class _Heads(nn.Module):
         return self.out(x.transpose(1, 2).reshape(x.shape[0], x.shape[2], self.widths[2]))  # E3
 
     def mix(self, q: Tensor, cache: KVCache, request: Request, context: Context, step: int) -> Tensor:
-        """The heads of queries q over the keys and values of a cache."""
+        """The output (batch, length, dim) for queries q over the keys and values of a cache."""
         if context.watch is not None:
             self.show(context.watch, q, cache.keys, cache.values, request, step)
         return self.merge(run(q, cache.keys, cache.values, request))
 
     def show(self, watch: Watch, q: Tensor, k: Tensor, v: Tensor, request: Request, step: int) -> None:
-        """Shows the weights, by the explicit path, and which executor runs, to whoever looks on."""
+        """Records the weights, computed by the executor `dense`, and which executor runs."""
         watch.note(self.name, step, lambda: dense.weights(q, k, request))
         watch.note(f"{self.name} executor", step, lambda: explain_request(q, k, v, request))
         watch.note(f"{self.name} executors", step, lambda: survey(q, k, v, request))
@@ -169,13 +169,13 @@ class _Heads(nn.Module):
         bias: Tensor | ByDistance | None,
         first: Tensor | None = None,
     ) -> Request:
-        """What is asked of an executor, with the scale and the dropout of these heads."""
+        """The request to an executor, with the scale and dropout of these heads."""
         rate = self.dropout if self.training else 0.0
         return Request(pattern, queries, keys, self.sizes.heads, self.scale, valid, bias, rate, first)
 
 
 class SelfAttention(_Heads):
-    """Attention of a stream over itself and over what came before it."""
+    """Self-attention, over the tokens of x and the cached past."""
 
     name = "attention"
 
@@ -189,19 +189,19 @@ class SelfAttention(_Heads):
         initialise(self.out, [sizes.dim], sizes.gain, sizes.initialisation)
 
     def forward(self, x: Tensor, context: Context, past: KVCache | HiddenMemory | None, step: int) -> tuple[Tensor, KVCache | None]:
-        """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the keys and values for the stream's continuation."""
+        """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the KV cache."""
         if past is not None and not isinstance(past, HiddenMemory):
             expect(KVCache, past)
         pattern, causal = self.patterns[step], self.causal[step]
-        # Who sees whom may depend on where rows end; causal rows have no end yet. torch.compile cannot make a pattern: the request does.
+        # The pattern may depend on the end of the row; causal rows may continue. torch.compile cannot build a pattern: the request does.
         if context.valid is None and not causal and not torch.compiler.is_compiling():
             pattern = pattern.of(x.shape[1])
         reach, furthest = (None, None) if self.score is None else (self.score.reach(step), self.score.max_reach(step))
-        if past is not None and furthest is not None:  # hidden states are kept by whoever gives them, keys by what is left behind
+        if past is not None and furthest is not None:  # HiddenMemory is trimmed by its owner, a KVCache by next_cache
             past = within(past, reach if isinstance(past, HiddenMemory) else furthest)
-        q, cache = self.recall(x, past, context.positions)
+        q, cache = self.project_qkv(x, past, context.positions)
         seen = cache if reach is None else within(cache, reach + x.shape[1])
-        # Real tokens come first in a row, so that a causal pattern never shows padding to one of them.
+        # Real tokens come first in a row, so that with a causal pattern no real token sees padding.
         valid = None if causal else context.valid
         bias = None
         if self.score is not None:
@@ -210,13 +210,13 @@ class SelfAttention(_Heads):
         y = self.mix(q, seen, self.request(pattern, context.positions, seen.positions, valid, bias, first), context, step)
         if not context.keep:
             return y, None
-        return y, leave_behind(cache, pattern, context, furthest)
+        return y, next_cache(cache, pattern, context, furthest)
 
     def reach(self, step: int) -> int | None:
-        """How many places back the score looks; None where there is no end."""
+        """The number of distances that the score covers; None if unlimited."""
         return None if self.score is None else self.score.reach(step)
 
-    def recall(self, x: Tensor, past: KVCache | HiddenMemory | None, positions: Positions) -> tuple[Tensor, KVCache]:
+    def project_qkv(self, x: Tensor, past: KVCache | HiddenMemory | None, positions: Positions) -> tuple[Tensor, KVCache]:
         """The queries of x, and the keys and values of the past and of x."""
         if not isinstance(past, HiddenMemory):
             q, k, v = self.split_all(self.qkv(x), 3)
@@ -234,7 +234,7 @@ class SelfAttention(_Heads):
 
 
 class CrossAttention(_Heads):
-    """Attention of a stream over an encoder's output."""
+    """Cross-attention over an encoder's output."""
 
     name = "cross"
 
@@ -247,7 +247,7 @@ class CrossAttention(_Heads):
         initialise(self.out, [sizes.dim], sizes.gain, sizes.initialisation)
 
     def forward(self, x: Tensor, context: Context, past: KVCache | None, step: int) -> tuple[Tensor, KVCache | None]:
-        """y (batch, length, dim) for x over stream.source (batch, n, source_dim), projected once and then read from `past`."""
+        """y (batch, length, dim) for x over context.source (batch, n, source_dim), whose keys and values are projected once and cached."""
         q = self.split(self.q(x), self.sizes.head_dim)
         queries = Range(0, x.shape[1])
         if past is not None:
@@ -255,7 +255,7 @@ class CrossAttention(_Heads):
             past = replace(past, keys=past.keys.to(q.dtype), values=past.values.to(q.dtype))
             return self.mix(q, past, self.request(EVERYTHING, queries, past.positions, None, None), context, step), past
         if context.source is None:
-            raise FormersError("there is no source to attend to, and no state that has read one: give source.")
+            raise FormersError("there is neither a source nor a state with its keys: give source.")
         source, valid = context.source.hidden, context.source.valid
         k, v = self.split_all(self.kv(source), 2)
         cache = KVCache(k, v, Range(0, source.shape[1]))
@@ -264,11 +264,11 @@ class CrossAttention(_Heads):
 
 
 def within(past: P, reach: int | None) -> P:
-    """The past without keys that surely stand `reach` places back or further; all of it where there is no end."""
+    """The past without keys that are at least `reach` positions back in every row; all of it if reach is None."""
     if reach is None:
         return past
-    # Of hidden states the empty places come first, so that the last ones are the newest in every row. Rows of a cache that stand at
-    # different positions agree in this: a key that many solid places back is at least as many tokens back.
+    # In a hidden-state memory empty slots come first, so that the last slots are the newest in every row. In a cache whose rows have
+    # different positions, a key n solid slots back is at least n tokens back.
     if (
         isinstance(past, KVCache)
         and not isinstance(past.positions, Range)
@@ -278,15 +278,15 @@ def within(past: P, reach: int | None) -> P:
     return past.last(reach)
 
 
-def leave_behind(cache: KVCache, pattern: Pattern, context: Context, reach: int | None = None) -> KVCache:
-    """The part of a cache that queries after this stream may still look at, by their pattern and as far back as a score reaches."""
+def next_cache(cache: KVCache, pattern: Pattern, context: Context, reach: int | None = None) -> KVCache:
+    """The part of a cache that later queries may see, limited by their pattern and by the reach of a score; detached."""
     cache, where = cache.detach(), cache.positions
-    if context.valid is not None:  # the places behind a row's real tokens are empty, and the next tokens stand behind those
+    if context.valid is not None:  # slots after a row's real tokens are empty; the next tokens come after them
         if isinstance(where, Range):  # before the segment there is nothing, or a memory of zeros
             where = real(where, F.pad(context.valid, (where.length - context.valid.shape[1], 0), value=True))
         return replace(cache, positions=where, solid=0)
     if not isinstance(where, ExplicitPositions):
-        return within(cache, reach).keep_only(pattern.kept(where.stop))
+        return within(cache, reach).keep_only(pattern.cached(where.stop))
     return within(within(cache, pattern.reach), reach)
 
 
@@ -299,7 +299,7 @@ def real(positions: Positions, valid: Tensor | None) -> Positions:
 
 @torch.no_grad()
 def initialise(linear: nn.Linear, widths: list[int], gain: float = 1.0, law: Law = "xavier") -> None:
-    """Each of the matrices packed into one by itself; biases 0."""
+    """Initialises each of the matrices stacked in one; biases are 0."""
     for weight in torch.split(linear.weight, widths):
         draw(weight, law, gain)
     if linear.bias is not None:

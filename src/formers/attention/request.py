@@ -1,4 +1,4 @@
-"""What is asked of an executor, and the boolean mask that a pattern makes of positions."""
+"""The request to an executor, and the boolean mask of a pattern at given positions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from formers.patterns.structure import uniform_block
 from formers.score import ByDistance
 
 LARGEST = 1 << 22
-"""Pairs of the largest table that is worth keeping."""
+"""The number of pairs of the largest table that is cached."""
 
 
 class Request(NamedTuple):
-    """One attention: who may see whom (pattern, positions, valid), what is added to the scores, and the rates."""
+    """One attention call: which keys are visible (pattern, positions, valid), the term added to the scores, the scale and dropout rate."""
 
     pattern: Pattern
     queries: Positions
@@ -31,7 +31,7 @@ class Request(NamedTuple):
     """Added to the scores; broadcasts to (batch, heads, queries, keys)."""
     dropout: float = 0.0
     first: Tensor | None = None
-    """(batch, queries): the first position that each query may see, where rows hold several episodes."""
+    """(batch, queries): the first position that each query may see, if rows contain several episodes."""
 
     @property
     def square(self) -> bool:
@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
     @property
     def covered(self) -> bool:
-        """Whether the pattern lets every query see every key, known from types and integers alone."""
+        """Whether the pattern allows every query to see every key, known from types and integers alone."""
         if not isinstance(self.queries, Range) or isinstance(self.keys, ExplicitPositions):
             return False
         if isinstance(self.keys, StridedPositions):
@@ -53,7 +53,7 @@ class Request(NamedTuple):
         return self.pattern.covers(self.queries, self.keys)
 
     def added(self, dtype: torch.dtype, allowed: Tensor | None = None) -> Tensor | None:
-        """What is added to the scores, as a tensor; minus infinity where `allowed` says no."""
+        """The term added to the scores, as a tensor; minus infinity where `allowed` is False."""
         if isinstance(self.bias, ByDistance):
             return self.bias.tensor(allowed).to(dtype)
         if self.bias is None or allowed is None:
@@ -62,27 +62,27 @@ class Request(NamedTuple):
 
     @property
     def uneven(self) -> bool:
-        """Whether the pattern depends on where a row ends, and rows end where `valid` says."""
+        """Whether the pattern depends on the end of the row, and rows end where `valid` does."""
         return self.valid is not None and self.pattern.by_length
 
     def ends(self) -> Tensor:
-        """The position behind each row's last real key, (batch,); 0 of a row without keys."""
+        """The position after each row's last real key, (batch,); 0 for a row without keys."""
         assert self.valid is not None
         return (self.keys.tensor(self.valid.device) + 1).masked_fill(~self.valid, 0).amax(dim=-1)
 
     def mask_words(self) -> str:
-        """What `mask` makes, in a few words."""
+        """A short description of `mask`."""
         if self.open:
             return "without a mask: every query sees every key"
         tables = self.heads if self.pattern.by_head else 1
         return (
             f"with a mask of {self.queries.length:,} x {self.keys.length:,} bytes"
             + (f" for each of {tables} heads" if tables > 1 else "")
-            + (", other ones for every row" if self.uneven or self.first is not None else "")
+            + (", different for every row" if self.uneven or self.first is not None else "")
         )
 
     def mask(self, device: torch.device) -> Tensor | None:
-        """True where a query may see a key, broadcasting to (batch, heads, queries, keys); None where all may."""
+        """True where a query may see a key, broadcasting to (batch, heads, queries, keys); None if all are visible."""
         if self.open:
             return None
         if self.first is not None:
@@ -106,13 +106,13 @@ class Request(NamedTuple):
             allowed = allowed & (j >= 0)[..., None, None, :]
         if self.valid is not None:
             allowed = allowed & self.valid[:, None, None, :]
-        if isinstance(ends, Tensor):  # who stands behind the end of the row is no part of it
+        if isinstance(ends, Tensor):  # positions after the end of the row are not part of it
             allowed = allowed & (self.queries.tensor(device)[..., None, :, None] < ends)
         return allowed
 
 
 def allowed_pairs(pattern: Pattern, i: Tensor, j: Tensor, heads: int) -> Tensor:
-    """Whether i sees j, over query positions (..., q) and key positions (..., k), as (..., heads or 1, q, k)."""
+    """Whether i sees j, for query positions (..., q) and key positions (..., k), as (..., heads or 1, q, k)."""
     head = torch.arange(heads, device=i.device)[:, None, None] if pattern.by_head else 0
     i, j = i[..., None, :, None], j[..., None, None, :]
     return torch.as_tensor(pattern.allows(i, j, head))
@@ -131,5 +131,5 @@ def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: to
 
 @cached(64)
 def _cached_table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
+    with torch.inference_mode(False):  # a table first computed in evaluation is also used in training
         return _table(pattern, queries, keys, heads, device)

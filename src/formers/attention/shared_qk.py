@@ -1,9 +1,9 @@
-"""Attention whose keys are its queries, made as long as each other (Kitaev et al., 2020, section 2, "shared-QK").
+"""Shared-QK attention: the keys are the queries, normalised to unit length (Kitaev et al., 2020, section 2).
 
 k_j = q_j / |q_j|        a_ij = softmax over j in S_i of q_i . k_j / sqrt(d_h)                                    E92
 
 With `key_epsilon` keys are q_j / sqrt(|q_j|^2 + d_h epsilon): trax and transformers add an epsilon of 1e-6 to the mean square.
-A query is most like itself, so that it would look at nothing else: it does so only where it sees no other key.
+The score of a query with itself is the largest, so a query may attend to itself only if it sees no other key.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from torch.nn import functional as F
 from formers.attention.attend import run
 from formers.attention.executors import dense
 from formers.attention.executors.tiles import wide
-from formers.attention.multihead import Attention, DotProduct, _Heads, initialise, leave_behind
+from formers.attention.multihead import Attention, DotProduct, _Heads, initialise, next_cache
 from formers.core import Context, ExplicitPositions, KVCache, Sizes
 from formers.core.state import expect
 from formers.patterns import Local, Pattern
 from formers.score.base import ScoreModule
 
 FAR = 1 << 40
-"""A window that holds every token."""
+"""A window larger than any row."""
 
 
 class SharedQK(Attention):
-    """Dot-product attention over all pairs with queries as keys: what LSH attention is near to."""
+    """Dot-product attention over all pairs with normalised queries as keys; LSH attention approximates it."""
 
     scaled: bool = True
-    """By 1/sqrt(head_dim), behind the keys' own norm; transformers' and trax's Reformer do not (their keys are sqrt(head_dim) long)."""
+    """Whether to scale by 1/sqrt(head_dim) after normalising; transformers and trax do not (their keys have length sqrt(head_dim))."""
     bias: bool = False
     key_epsilon: NonNegativeFloat = 0.0
-    """What is added to the mean square of a query before it is made a key of length 1: 1e-6 in trax and transformers."""
+    """Added to the mean square of a query before it is normalised: 1e-6 in trax and transformers."""
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
         return SharedAttention(sizes, pattern, self)
 
 
 class SharedHeads(_Heads):
-    """The way into heads of attention with queries as keys."""
+    """The projections of attention with queries as keys."""
 
     name = "attention"
 
@@ -51,12 +51,12 @@ class SharedHeads(_Heads):
         initialise(self.out, [sizes.dim], sizes.gain, sizes.initialisation)
 
     def reach(self, step: int) -> int | None:
-        """How many places back a score looks: there is none."""
+        """The number of distances that a score covers: there is no score."""
         return None
 
 
-def unit(q: Tensor, epsilon: float = 0.0) -> Tensor:
-    """Keys: the vectors (..., width) of queries at length 1; with an epsilon, which is added to their mean squares, a little shorter."""
+def unit_keys(q: Tensor, epsilon: float = 0.0) -> Tensor:
+    """Keys: queries (..., width) normalised to length 1; slightly shorter with an epsilon, which is added to their mean square."""
     if not epsilon:
         return F.normalize(q, dim=-1)  # E92
     squares = q.to(wide(q.dtype)).square().sum(dim=-1, keepdim=True)
@@ -64,7 +64,7 @@ def unit(q: Tensor, epsilon: float = 0.0) -> Tensor:
 
 
 class SharedAttention(SharedHeads):
-    """Attention of a stream over itself and over what came before it, with queries as keys."""
+    """Self-attention with queries as keys, over the tokens of x and the cached past."""
 
     def __init__(self, sizes: Sizes, pattern: Pattern, part: SharedQK) -> None:
         super().__init__(sizes, part.scaled, part.bias)
@@ -74,32 +74,32 @@ class SharedAttention(SharedHeads):
     def forward(self, x: Tensor, context: Context, past: KVCache | None, step: int) -> tuple[Tensor, KVCache | None]:
         pattern = self.patterns[step]
         q, v = self.split_all(self.qv(x), 2)
-        k = unit(q, self.key_epsilon)
+        k = unit_keys(q, self.key_epsilon)
         cache = KVCache(k, v, context.positions) if past is None else expect(KVCache, past).append(k, v, context.positions)
         valid = None if pattern.is_causal else context.valid
-        request = self.request(others(pattern), context.positions, cache.positions, valid, None)
-        single = alone(pattern, context, x.shape[1])[:, None, :, None]
+        request = self.request(without_self(pattern), context.positions, cache.positions, valid, None)
+        single = sees_no_other(pattern, context, x.shape[1])[:, None, :, None]
         if context.watch is not None:
             self.show(context.watch, q, cache.keys, cache.values, request, step)
-            context.watch.note(self.name, step, lambda: looking(dense.weights(q, cache.keys, request), single))
+            context.watch.note(self.name, step, lambda: attend_to_self(dense.weights(q, cache.keys, request), single))
         y = self.merge(torch.where(single, v, run(q, cache.keys, cache.values, request)))
-        return y, leave_behind(cache, pattern, context) if context.keep else None
+        return y, next_cache(cache, pattern, context) if context.keep else None
 
 
-def looking(weights: Tensor, single: Tensor) -> Tensor:
-    """Weights (batch, heads, queries, keys), the queries being the last keys, of which those that are `single` look at themselves."""
+def attend_to_self(weights: Tensor, single: Tensor) -> Tensor:
+    """Weights (batch, heads, queries, keys) in which queries marked in `single` attend to themselves; the queries are the last keys."""
     queries, keys = weights.shape[2:]
     itself = torch.eye(queries, dtype=weights.dtype, device=weights.device)
     return torch.where(single, F.pad(itself, (keys - queries, 0)), weights)
 
 
-def others(pattern: Pattern) -> Pattern:
-    """A pattern without the token itself."""
+def without_self(pattern: Pattern) -> Pattern:
+    """All other tokens: the pattern, which is full or causal, without self."""
     return Local(window=FAR, causal=pattern.is_causal, include_self=False)
 
 
-def alone(pattern: Pattern, context: Context, n: int) -> Tensor:
-    """Which tokens (batch or 1, n) see no other."""
+def sees_no_other(pattern: Pattern, context: Context, n: int) -> Tensor:
+    """The tokens (batch or 1, n) that see no other token."""
     positions, valid = context.positions, context.valid
     device = valid.device if valid is not None else positions.index.device if isinstance(positions, ExplicitPositions) else None
     if pattern.is_causal:

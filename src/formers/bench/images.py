@@ -52,14 +52,14 @@ def _local(rounds: int) -> dict[str, float]:
     """2-D local attention of 3,072 cells, and a whole block with it, forward and backward, beside the fused kernel with a mask."""
     grid = LocalGrid(height=32, width=32, query=GRID["query_block"], memory=GRID["memory_block"])
     pattern = OrderedGrid(grid=grid, channels=3)
-    q, k, v = (torch.randn(1, 4, pattern.room, 32, requires_grad=True) for _ in range(3))
+    q, k, v = (torch.randn(1, 4, pattern.max_length, 32, requires_grad=True) for _ in range(3))
     weight = torch.randn_like(q)
     block: Any = next(create("image-transformer", **SIZES, **GRID).train().get_submodule("stack.depth.blocks").children())
-    x = torch.randn(1, pattern.room, SIZES["dim"], requires_grad=True)
+    x = torch.randn(1, pattern.max_length, SIZES["dim"], requires_grad=True)
     ahead = torch.randn_like(x)
 
     def layer() -> object:
-        return both_ways(lambda: block(x, Context(Range(0, pattern.room)), None, 0)[0], (x, *block.parameters()), ahead)
+        return both_ways(lambda: block(x, Context(Range(0, pattern.max_length)), None, 0)[0], (x, *block.parameters()), ahead)
 
     def masked(thing: Callable[[], object]) -> Callable[[], object]:
         def run() -> object:

@@ -1,8 +1,8 @@
 """The context of a forward pass, and the normal form of padded batches.
 
-Padded rows are *compacted*: their real tokens are moved to the front, everything is computed as if the padding had always been on
-the right, and the result is moved back. A row padded on the left, on the right or in the middle then equals the row alone,
-positions stay contiguous integers, and under a causal pattern no real token can see padding, so that no mask is needed at all.
+Padded rows are compacted: their real tokens are moved to the front, the row is computed as if it were padded on the right, and the
+result is moved back. So a row padded on the left, on the right or in the middle equals the row alone, positions stay contiguous
+integers, and under a causal pattern no real token sees padding, so that no mask is needed.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from formers.core.episodes import Episodes
 from formers.core.positions import Positions
 
 IGNORED = -100
-"""The target that counts for no loss."""
+"""The target value that is excluded from the loss."""
 ENCODER = "encoder "
-"""Stands before the names of what the encoder of a pair notes and costs."""
+"""Prefix of the names of values recorded, and of losses added, by the encoder of an encoder-decoder."""
 
 
 class Source(NamedTuple):
-    """What a decoder reads beside its own stream: the encoder's output (batch, n, dim), real tokens first."""
+    """The encoder's output (batch, n, dim), real tokens first: the input of a decoder's cross-attention."""
 
     hidden: Tensor
     valid: Tensor | None
     final: tuple[tuple[Tensor, ...], ...] = ()
-    """By recurrent layer of the encoder, its states (batch, width) behind each row's last real token; of an LSTM two."""
+    """The final states (batch, width) of each recurrent layer of the encoder, after each row's last real token; two for an LSTM."""
 
 
 class Watch:
-    """Looks on as a stream passes: sublayers offer what they compute, which is noted by name and depth step.
+    """Records intermediate values by name and depth step.
 
-    A value comes as a function, so that what nobody wants costs nothing.
+    A value is passed as a function, which is called only if the name is recorded.
     """
 
     def __init__(self, only: str | tuple[str, ...] | None = None) -> None:
         self.only = only
-        """Where it is given, only names that end in it are noted, or in one of them."""
+        """If given, only names that end in it, or in one of them, are recorded."""
         self.notes: dict[str, dict[int, Any]] = {}
 
-    def wants(self, name: str) -> bool:
-        """Whether what is offered under a name is noted."""
+    def records(self, name: str) -> bool:
+        """Whether values with this name are recorded."""
         return self.only is None or name.endswith(self.only)
 
-    def only_wants(self, *names: str) -> bool:
-        """Whether nothing is noted but what is offered under some names."""
+    def records_only(self, *names: str) -> bool:
+        """Whether no other names than these are recorded."""
         only = (self.only,) if isinstance(self.only, str) else self.only
         return only is not None and all(name in names for name in only)
 
     def note(self, name: str, step: int, value: Callable[[], Any]) -> None:
-        """Keeps the value under (name, step)."""
-        if self.wants(name):
+        """Records a value under (name, step)."""
+        if self.records(name):
             self.notes.setdefault(name, {})[step] = value()
 
     def inside(self, name: str) -> Watch:
-        """A watch for a second stack, whose notes stand here, too, under names that begin with `name`."""
+        """A Watch for a second stack: it records here too, with names that begin with `name`."""
         return _Inside(self, name)
 
 
 class _Inside(Watch):
-    """Notes in another watch, under a longer name."""
+    """Records into another Watch, with a prefix on the names."""
 
     def __init__(self, outer: Watch, name: str) -> None:
         super().__init__(outer.only)
@@ -76,38 +76,38 @@ class _Inside(Watch):
 
 @dataclass(frozen=True)
 class Context:
-    """What every sublayer of a forward pass needs beside its input: positions, padding, the source, and where results are gathered.
+    """The forward context: what every sublayer needs beside its input (positions, padding mask, source), and where it adds results.
 
-    What only one kind of part needs travels in a side channel: a value of that part's own class, in `channels`.
+    Data that only one kind of part needs is in a side channel: an instance of a class of that part, in `channels`.
     """
 
     positions: Positions
     valid: Tensor | None = None
-    """(batch, length) bool, True = a real token; None where all are. Real tokens come first in every row."""
+    """(batch, length) bool, True = a real token; None if all are. Real tokens come first in every row."""
     keep: bool = False
     """Whether sublayers return their state."""
     source: Source | None = None
     watch: Watch | None = None
-    """Records what `model.inspect` shows; None in other passes."""
+    """Records values for `model.inspect`; None in other passes."""
     losses: dict[str, Tensor] = field(default_factory=dict)
-    """Named extra losses that sublayers add: returned with the output, never stored on a module."""
+    """Extra losses that sublayers add, by name; they are returned with the output."""
     update: int | None = None
-    """The number of the training step, which keys the random numbers that are drawn anew at each step; None outside of training."""
+    """The number of the training step, the key of random numbers that are drawn anew at each step; None outside of training."""
     episodes: Episodes | None = None
-    """The episode of each token, where rows hold several: no token sees another episode."""
+    """The episode of each token, if rows contain several: no token sees another episode."""
     channels: dict[type, Any] = field(default_factory=dict)
     """The side channels by class: `channels.get(Taps)` is the `Taps` of this pass, or None."""
 
     def with_channels(self, *values: Any) -> Context:
-        """The context with further side channels."""
+        """The context with more side channels."""
         return replace(self, channels={**self.channels, **{type(value): value for value in values}})
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """An order of each row that puts real tokens first, its inverse, and which places then hold real tokens.
+    """A permutation of each row that puts real tokens first, its inverse, and the mask of real tokens after it.
 
-    The order may name the first places only, where all others hold padding.
+    The permutation may be cut to its first indices if all others are padding.
     """
 
     order: Tensor
@@ -115,35 +115,35 @@ class Compaction:
     valid: Tensor
 
     def first(self, places: int) -> Compaction:
-        """The compaction to the first places, behind which no row has a real token."""
+        """The compaction cut to the first indices; no row may have more real tokens."""
         return Compaction(self.order[:, :places], self.inverse, self.valid[:, :places])
 
     def apply(self, x: Tensor) -> Tensor:
-        """Rows (batch, length, ...) with their real tokens first."""
+        """x (batch, length, ...) with the real tokens of each row first."""
         return _gather(x, self.order)
 
     def undo(self, x: Tensor) -> Tensor:
-        """Rows in their original order, zero where there was padding."""
+        """x in the original order, zero at padding."""
         return self.back(self.blank(x))
 
     def back(self, x: Tensor) -> Tensor:
-        """Rows in their original order, padding too: zero where it was left out."""
+        """x in the original order with its values at padding; zero where the padding was cut off."""
         spare = self.inverse.shape[1] - x.shape[1]
         return _gather(F.pad(x, (0, 0) * (x.dim() - 2) + (0, spare)) if spare else x, self.inverse)
 
     def blank(self, x: Tensor) -> Tensor:
-        """Compacted rows, zero behind their real tokens, whatever stood there."""
+        """Compacted x, set to zero after the real tokens of each row."""
         return x.masked_fill(~self.valid.view(self.valid.shape + (1,) * (x.dim() - 2)), 0)
 
 
 def compact(mask: Tensor) -> Compaction:
-    """The compaction of rows whose real tokens are marked in mask (batch, length)."""
+    """The compaction for a mask (batch, length) of real tokens."""
     order = torch.argsort(mask.logical_not().to(torch.uint8), dim=1, stable=True)
     return Compaction(order, torch.argsort(order, dim=1), mask.gather(1, order))
 
 
 def norm(x: Tensor) -> Tensor:
-    """The Euclidean length (batch, length) of every token's vector x (batch, length, dim)."""
+    """The Euclidean norm (batch, length) of every token's vector x (batch, length, dim)."""
     return x.float().norm(dim=-1)
 
 

@@ -132,7 +132,7 @@ class State:
 
     @property
     def empty(self) -> bool:
-        """Whether no token has been read."""
+        """Whether the state is before the first token."""
         return len(self.steps) == 0  # torch.compile does not support `not` of a tuple
 
     def next_positions(self, length: int, device: torch.device) -> Positions:

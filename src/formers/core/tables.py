@@ -1,7 +1,7 @@
 """Cached tables: positions, masks, plans.
 
-Tables computed under torch's fake-tensor mode have shapes but no values and must not be reused outside it. So each fake mode has a cache
-of its own, separate from the cache of real tables.
+Tables computed under torch's fake-tensor mode have shapes but no values and must not be reused outside it. So each fake mode has a
+separate cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How often, and with which weights, a block is applied."""
+"""The number of times that blocks are applied, and with which weights."""
 
 from formers.depth.adaptive import Adaptive
 from formers.depth.base import Depth

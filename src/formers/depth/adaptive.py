@@ -1,13 +1,13 @@
-"""Adaptive depth: every token goes through the same block as often as it takes (Dehghani et al., 2018, section 2.2, after Graves, 2016).
+"""Adaptive depth: one block is applied to each token until it halts (Dehghani et al., 2018, section 2.2, after Graves, 2016).
 
-s^t = Block(s^{t-1} + P^t)       of the tokens that have not halted; the others keep their state           (E14, E100)
-y = sum_t p^t s^t                weights and halting as in core/halting.py, for each token by itself        E40-E43
+s^t = Block(s^{t-1} + P^t)       for tokens that have not halted; the others keep their state             (E14, E100)
+y = sum_t p^t s^t                weights and halting as in depth/halting.py, separately for each token     E40-E43
 
-A halted token still gives keys and values to all later steps, from its last state. So a batch equals its rows, and a later token may take
-more steps than those before it. Evaluation does not compute halted tokens (model/skipping.py), and takes no step when all have halted.
+A halted token still provides keys and values at all later steps, from its last state. So a batch equals its rows, and a later token may
+take more steps than earlier ones. Evaluation does not compute halted tokens (model/skipping.py), and stops when all have halted.
 
-`act="t2t"` is tensor2tensor's: the halting unit reads the state before the block, positions added; halted tokens are still transformed and
-attended to, and the output is the interpolation E44.
+`act="t2t"` is tensor2tensor's variant: the input of the halting unit is the state before the block, with positions added; halted tokens
+are still transformed and attended to, and the output is the interpolation E44.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from formers.depth.halting import HALTING, Act, Bias, Epsilon, Halting, Price, a
 from formers.depth.step_input import StepInput
 
 Averaged = tuple[Tensor, Halting, list[BlockState]]
-"""The output, what every token has spent, and the states of the steps."""
+"""The output, the halting statistics of every token, and the states of the steps."""
 SkipHalted = Callable[["AdaptiveBlocks", Tensor, Context, States, StepInput, Halting], Averaged]
 
 
 class Adaptive(Depth):
-    """One block, applied to each token until it halts, `layers` times at the most."""
+    """One block, applied to each token until it halts, at most `layers` times."""
 
     layers: PositiveInt
-    """The most steps there are."""
+    """The largest number of steps."""
     epsilon: Epsilon = 0.01
-    """Who has spent 1 - epsilon halts."""
+    """A token halts when its halting probabilities sum to 1 - epsilon."""
     ponder: Price = 0.01
-    """What a step costs: this times the mean of N + R is added to the loss."""
+    """The ponder cost: this times the mean of N + R is added to the loss."""
     bias: Bias = 1.0
-    """Of the halting unit at the start: the larger, the sooner it halts."""
+    """The initial bias of the halting unit: the larger it is, the earlier tokens halt."""
     act: Act = "graves"
 
     @property
@@ -59,19 +59,19 @@ class Adaptive(Depth):
 
 
 class AdaptiveBlocks(DepthModule):
-    """Applies its one block, and asks after each step who has thought enough."""
+    """Applies its block repeatedly, and computes the halting probabilities after each step."""
 
     skipping = True
-    """Whether evaluation leaves out halted tokens, and ends when all have halted; the output is the same."""
+    """Whether evaluation skips halted tokens, and stops when all have halted; the output is the same."""
     skip_halted: SkipHalted | None = None
-    """What evaluation calls to compute the tokens that have not halted alone (model/skipping.py); None: compute all."""
+    """A function that computes only the tokens that have not halted, for evaluation (model/skipping.py); None: compute all."""
 
     def __init__(self, block: nn.Module, dim: int, part: Adaptive) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([block])
         self.steps, self.part = part.layers, part
         self.unit = nn.Linear(dim, 1)
-        nn.init.zeros_(self.unit.weight)  # at first a token's state says nothing about how long it should think
+        nn.init.zeros_(self.unit.weight)  # initially the halting probability does not depend on the state
         nn.init.constant_(self.unit.bias, part.bias)
 
     def forward(self, x: Tensor, context: Context, past: States, step_input: StepInput) -> tuple[Tensor, States]:
@@ -90,7 +90,7 @@ class AdaptiveBlocks(DepthModule):
         return y, tuple(states)
 
     def halting(self, state: Tensor) -> Tensor:
-        """h (...) of states (..., dim)."""
+        """Halting probabilities h (...) of states (..., dim)."""
         return torch.sigmoid(self.unit(state)).squeeze(-1)  # E40
 
     def is_over(self, halting: Halting, context: Context) -> bool:
@@ -115,7 +115,7 @@ class AdaptiveBlocks(DepthModule):
         return y, halting, states
 
     def interpolated(self, state: Tensor, context: Context, past: States, step_input: StepInput, halting: Halting) -> Averaged:
-        """E44 over the states of all steps; all tokens are transformed as long as one is running."""
+        """E44 over the states of all steps; all tokens are transformed until all have halted."""
         y = torch.zeros_like(state)
         states: list[BlockState] = [()] * self.steps
         for t in range(self.steps):
@@ -130,6 +130,6 @@ class AdaptiveBlocks(DepthModule):
         return y, halting, states
 
     def show(self, context: Context, t: int, h: Tensor, halting: Halting) -> None:
-        """Records the halting probabilities of a step, NaN where a token has halted before it."""
+        """Records the halting probabilities of a step, NaN for tokens that halted earlier."""
         if context.watch is not None:
             context.watch.note(HALTING, t, lambda: h.masked_fill(~halting.running, torch.nan))

@@ -19,10 +19,10 @@ from formers.depth.step_input import StepInput
 from formers.depth.taps import Taps
 
 BlockState = tuple[LayerState | None, ...]
-"""What the sublayers of one block return for the continuation at one depth step."""
+"""The states of the sublayers of one block at one depth step."""
 States = tuple[BlockState, ...]
 RELEASE_EVERY = 8
-"""Freed memory is released after so many checkpointed blocks: what is kept lies scattered among it, and glibc would let it grow."""
+"""Freed memory is released after every so many checkpointed blocks: saved tensors fragment the heap, and glibc would let it grow."""
 
 
 class DepthModule(nn.Module):
@@ -31,17 +31,17 @@ class DepthModule(nn.Module):
     blocks: nn.ModuleList
     steps: int
     checkpointing: bool = False
-    """Whether only each block's input is kept for the backward pass, which computes the rest again."""
+    """Whether only the input of each block is saved for the backward pass, which recomputes the rest."""
 
     def forward(self, x: Tensor, context: Context, past: States, step_input: StepInput) -> tuple[Tensor, States]:
         """x (batch, length, dim) after the last step, and the states of all steps; extra losses go into context.losses.
 
-        A step that is left out has no state: leave steps out only where no state is wanted (`context.keep`).
+        A skipped step has no state: skip steps only if no state is requested (`context.keep`).
         """
-        raise TypeError(f"{type(self).__name__} applies no blocks: define forward(x, context, past, step_input).")
+        raise TypeError(f"{type(self).__name__} does not apply its blocks: define forward(x, context, past, step_input).")
 
     def run_block(self, block: nn.Module, x: Tensor, context: Context, past: BlockState | None, step: int) -> tuple[Tensor, BlockState]:
-        """x after a block at a depth step, with checkpointing, taps and inspection; and the block's state."""
+        """x after a block at a depth step, and the block's state; with checkpointing, taps and inspection."""
         if context.watch is not None:
             context.watch.note("stream norm", step, partial(norm, x))
         if self.checkpointing and torch.is_grad_enabled():
@@ -60,7 +60,7 @@ class Depth(Slot):
     @property
     def steps(self) -> int:
         """The largest number of depth steps."""
-        raise TypeError(f"{type(self).__name__} has no number of steps: define steps.")
+        raise TypeError(f"{type(self).__name__} does not define its number of steps: define steps.")
 
     @property
     def shared(self) -> bool:
@@ -69,16 +69,16 @@ class Depth(Slot):
 
     @property
     def ponders(self) -> int | None:
-        """The most steps of a token, where each token decides how many it takes; None where all take the same."""
+        """The largest number of steps of a token, if it varies by token; None if all tokens take the same number."""
         return None
 
     def build(self, block: Callable[[int], nn.Module], sizes: Sizes) -> DepthModule:
-        """The module that holds the blocks, made by calling block(layer)."""
+        """The module with the blocks, which are made by calling block(layer)."""
         raise TypeError(f"{type(self).__name__} builds no blocks: define build(block, sizes).")
 
 
 def checkpointed(block: nn.Module, x: Tensor, context: Context, past: BlockState | None, step: int) -> tuple[Tensor, BlockState]:
-    """x after a block, of which only the input is kept; the backward pass computes the rest again, with the same dropout."""
+    """x after a block, of which only the input is saved; the backward pass recomputes the rest, with the same dropout."""
     before: dict[str, Tensor] = dict(context.losses)
     decisions = Decisions()
 

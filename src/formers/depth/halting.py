@@ -1,15 +1,15 @@
-"""Adaptive Computation Time (Graves, 2016): when something stops, and how much each of its steps counts.
+"""Adaptive Computation Time (Graves, 2016): when a computation halts, and the weight of each of its steps.
 
-h^n = sigma(w . s^n + b)                         the halting unit's answer to the state after step n      E40
-N = min { n : sum_{k<=n} h^k >= 1 - epsilon }    or M, the most steps there are                           E41
+h^n = sigma(w . s^n + b)                         halting probability from the state after step n           E40
+N = min { n : sum_{k<=n} h^k >= 1 - epsilon }    or M, the largest number of steps                         E41
 p^n = h^n for n < N,    p^N = R = 1 - sum_{n<N} h^n                  the weights, which sum to 1          E42
 cost = N + R                                                                                              E43
 m^n = p^n s^n + (1 - p^n) m^{n-1}                the widespread variant: `t2t`                            E44
 
-N is a constant for the gradient: d cost / d h^n is -1 before the last step and 0 there. The answer is sum_n p^n s^n.
+N is a constant for the gradient: d cost / d h^n is -1 before the last step and 0 there. The output is sum_n p^n s^n.
 
-`t2t` is what tensor2tensor computes, and those who follow it: the sum must exceed 1 - epsilon, what is still running after M steps gets
-no remainder, and states are interpolated, E44 from m^0 = 0, so that the weights they end up with sum to less than 1.
+`t2t` is the variant of tensor2tensor and code derived from it: the sum must exceed 1 - epsilon, tokens still running after M steps get
+no remainder, and states are interpolated, E44 from m^0 = 0, so that the resulting weights sum to less than 1.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from formers.core.compiler import concrete
 from formers.core.context import Context, Watch
 
 HALTING, STEPS, REMAINDER = "halting", "ponder steps", "remainder"
-"""How the names of notes end that tell how long each token thinks: h (batch, length) of a step, or of all, (batch, length, steps), and not
-a number where a token has halted before it; N (batch, length); and R (batch, length). N and R of padding are 0."""
+"""Suffixes of the names of recorded values: halting probabilities h (batch, length) of a step, or (batch, length, steps) of all, NaN for
+tokens that halted earlier; N (batch, length); and R (batch, length). N and R of padding are 0."""
 Act = Literal["graves", "t2t"]
 Epsilon = Annotated[float, Field(gt=0.0, lt=1.0)]
-"""Who has spent 1 - epsilon halts."""
+"""A token halts when its halting probabilities sum to 1 - epsilon."""
 Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-"""What a step costs: this times the mean of N + R is added to the loss."""
+"""The ponder cost: this times the mean of N + R is added to the loss."""
 Bias = FiniteFloat
-"""Of the halting unit at the start: the larger, the sooner it halts."""
+"""The initial bias of the halting unit: the larger it is, the earlier tokens halt."""
 
 
 @dataclass(frozen=True)
 class Halting:
-    """What some things, each on its own, have spent on thinking so far; all tensors have one shape."""
+    """The halting statistics of independent items, e.g. tokens; all tensors have the same shape."""
 
     running: Tensor
-    """bool: those that have not halted."""
+    """bool: items that have not halted."""
     total: Tensor
-    """The sum of the h of steps before the last."""
+    """The sum of h over the steps before the last."""
     remainder: Tensor
-    """R; 0 while something is running."""
+    """R; 0 while an item is running."""
     steps: Tensor
-    """How many steps each has taken: N in the end."""
+    """The number of steps taken; N at the end."""
 
     @property
     def cost(self) -> Tensor:
-        """N + R of each; 0 where nothing ever ran."""
+        """N + R of each item; 0 for items that never ran."""
         return self.steps + self.remainder  # E43
 
     def step(self, h: Tensor, epsilon: float, last: bool, act: Act = "graves") -> tuple[Tensor, Halting]:
-        """The weight p of a step whose halting probabilities are h, and what is spent behind it; `last`: there is no further step."""
+        """The weight p of a step with the halting probabilities h, and the statistics after it; `last`: there is no further step."""
         h = h.to(self.total.dtype)
         reached = self.total + h
         if act == "t2t":
@@ -78,44 +78,44 @@ class Halting:
         return p, after
 
     def rows(self, which: Tensor) -> Halting:
-        """What the rows of these numbers have spent."""
+        """The statistics of the rows with the given indices."""
         return Halting(*(each.index_select(0, which) for each in self._all()))
 
     def put(self, which: Tensor, values: Halting) -> Halting:
-        """The same with what some rows have spent, put where they stand among all."""
+        """A copy with the rows of the given indices replaced."""
         return Halting(*(each.index_copy(0, which, value) for each, value in zip(self._all(), values._all(), strict=True)))
 
     def _all(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.running, self.total, self.remainder, self.steps
 
 
-def beside(each: Sequence[Halting]) -> Halting:
-    """What tokens (rows,) that came one after the other have spent, as (rows, tokens)."""
+def stack_tokens(each: Sequence[Halting]) -> Halting:
+    """The statistics (rows, tokens) of a sequence of tokens, from those of each token (rows,)."""
     return Halting(*(torch.stack(tokens, dim=1) for tokens in zip(*(one._all() for one in each), strict=True)))
 
 
 def begin(running: Tensor, dtype: torch.dtype) -> Halting:
-    """Nothing spent, where `running` (any shape, bool) says who is to think at all; sums are float32 at least."""
+    """The statistics before the first step; `running` (any shape, bool) marks the items to compute; sums are at least float32."""
     dtype = torch.promote_types(dtype, torch.float32)
     zero = torch.zeros(running.shape, dtype=dtype, device=running.device)
     return Halting(running, zero, zero, zero)
 
 
 def add_weighted(mean: Tensor, state: Tensor, p: Tensor, act: Act = "graves") -> Tensor:
-    """The mean (..., dim) of states so far, with a further one that weighs p (...)."""
+    """The weighted mean (..., dim) of the states so far, with a further state of weight p (...) added."""
     weight = p[..., None].to(state.dtype)
     return mean + weight * state if act == "graves" else mean + weight * (state - mean)  # E44
 
 
 def mean_cost(halting: Halting, real: Tensor | None) -> Tensor:
-    """The mean of N + R over what is real, all of it where that is None."""
+    """The mean of N + R over the items marked in `real`, or over all if it is None."""
     if real is None:
         return halting.cost.sum() / max(1, halting.cost.numel())
     return halting.cost.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
 
 def account(context: Context, step: int, halting: Halting, ponder: float, real: Tensor | None) -> None:
-    """Adds the price of thinking, `ponder` times the mean of N + R, to the losses of a pass, and records N and R for an inspection."""
+    """Adds the ponder cost, `ponder` times the mean of N + R, to the losses of a pass, and records N and R for an inspection."""
     if ponder:
         cost = ponder * mean_cost(halting, real)
         context.losses["ponder"] = context.losses["ponder"] + cost if "ponder" in context.losses else cost
@@ -125,10 +125,10 @@ def account(context: Context, step: int, halting: Halting, ponder: float, real: 
 
 
 def may_skip(x: Tensor, context: Context, training: bool) -> bool:
-    """Whether halted tokens can be left out: no gradients, no inspection of all steps, and tensors that hold numbers."""
+    """Whether halted tokens can be skipped: no gradients, no inspection of all steps, and tensors with readable values."""
     return not training and not torch.is_grad_enabled() and not is_inspected(context.watch) and concrete(x)
 
 
 def is_inspected(watch: Watch | None) -> bool:
-    """Whether an inspection records more of every step than N and R."""
-    return watch is not None and not watch.only_wants(STEPS, REMAINDER)
+    """Whether an inspection records more than N and R."""
+    return watch is not None and not watch.records_only(STEPS, REMAINDER)

@@ -1,4 +1,4 @@
-"""A fixed number of steps, each with its own weights or all with the same.
+"""A fixed number of steps, with separate or shared weights.
 
 x^{t+1} = Block_t(x^t)     t = 0 ... n-1                                           E13
 x^{t+1} = Block(x^t)       the same weights at every step                          E14
@@ -48,7 +48,7 @@ class Shared(Depth):
 
 
 class StackedBlocks(DepthModule):
-    """Applies its blocks in turn, beginning again where there are fewer of them than steps."""
+    """Applies its blocks in order, cyclically if there are fewer blocks than steps."""
 
     def __init__(self, blocks: list[nn.Module], steps: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The input of a depth step: x with its positions added, before the first step or before each, and dropout before the first."""
+"""The input of a depth step: x with positions added, before the first step or before each, and dropout before the first."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from formers.position.base import PositionModule
 
 @dataclass(frozen=True)
 class StepInput:
-    """Called with x (batch, length, dim) and a step t: the input of the block at step t."""
+    """Maps x (batch, length, dim) and a step t to the input of the block at step t."""
 
     position: PositionModule
     drop: nn.Dropout
     positions: Positions
-    """Of the tokens, without the extra vectors before them."""
+    """The positions of the tokens, without the extra vectors before them."""
     every_step: bool
     extra: int = 0
     """The number of extra vectors before the tokens, which have no positions."""

@@ -16,9 +16,9 @@ class Taps:
     outputs: dict[int, Tensor] = field(default_factory=dict)
     """(batch, length, dim) by step, as the head would get them if the stack ended there."""
     read: Callable[[Tensor], Tensor] | None = None
-    """What the stack computes between its last block and the head."""
+    """The function that the stack applies between its last block and the head."""
 
     def note(self, step: int, x: Tensor) -> None:
-        """Keeps the output x (batch, length, dim) of a step, if it is tapped."""
+        """Records the output x (batch, length, dim) of a step, if it is tapped."""
         if step in self.steps:
             self.outputs[step] = x if self.read is None else self.read(x)

@@ -1,4 +1,4 @@
-"""The transition between attentions, applied to each position alone, or to it and its neighbours."""
+"""Feed-forward sublayers, applied to each position separately, or to it and its neighbours."""
 
 from formers.feedforward.base import FeedForward, NoFeedForward
 from formers.feedforward.chunked import Chunked

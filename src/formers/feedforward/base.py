@@ -8,12 +8,12 @@ from formers.core import Sizes, Slot
 
 
 class FeedForward(Slot):
-    """The transition of a block."""
+    """The feed-forward sublayer of a block."""
 
     def build(self, sizes: Sizes) -> nn.Module | None:
-        """The sublayer, or None where there is none; its forward is forward(x, stream, past, step) -> (y, what it leaves behind)."""
+        """The sublayer, with forward(x, context, past, step) -> (y, state); None if there is none."""
         return None
 
 
 class NoFeedForward(FeedForward):
-    """Attention alone (an ablation): without it a block is linear in its values."""
+    """Attention only (an ablation): without a feed-forward sublayer, a block is linear in its values."""

@@ -1,9 +1,9 @@
-"""The feed-forward network of long rows, a slice at a time (Kitaev et al., 2020, section 3).
+"""The feed-forward network in chunks of positions, for long rows (Kitaev et al., 2020, section 3).
 
 FFN(x) = [FFN(x_0 ... x_c-1); FFN(x_c ... x_2c-1); ...]        c positions at a time        E96
 
-Each position is treated alone, so that the answer is that of E9 and E10. The hidden activations, which are several times as wide as
-the stream, live for one slice at a time, in the backward pass, too: it computes those of each slice once more, a third more work.
+Each position is computed separately, so that the result is that of E9 and E10. The hidden activations, which are several times as wide
+as the model, exist for one chunk at a time, also in the backward pass: it recomputes each chunk, which adds a third to the work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from formers.feedforward.dense import Dense, DenseFeedForward, GatedFeedForward,
 
 
 class Chunked(Dense):
-    """What Dense computes, with its weights, `chunk` tokens of every row at a time."""
+    """The same function and weights as Dense, computed for `chunk` tokens of every row at a time."""
 
     chunk: PositiveInt = 1024
 
@@ -32,18 +32,18 @@ class Chunked(Dense):
 
 
 class Sliced(Transition):
-    """A transition that is computed slice by slice along the length."""
+    """A feed-forward network computed chunk by chunk along the length."""
 
     chunk: int
-    """How many tokens of every row at a time; who slices rows himself gives it no more than that."""
+    """Tokens of every row per chunk; a caller that splits rows itself must pass at most this many."""
 
     def forward(self, x: Tensor, context: Context, past: None, step: int) -> tuple[Tensor, None]:
         return in_chunks(self.compute, (x,), self.chunk, dim=1, draws=self.training and self.dropout > 0), None  # E96
 
 
 class SlicedDense(Sliced, DenseFeedForward):
-    """f(x W_1 + b_1) W_2 + b_2, slice by slice."""
+    """f(x W_1 + b_1) W_2 + b_2, chunk by chunk."""
 
 
 class SlicedGated(Sliced, GatedFeedForward):
-    """(silu(x W_g) * x W_1) W_2, slice by slice."""
+    """(silu(x W_g) * x W_1) W_2, chunk by chunk."""

@@ -3,7 +3,7 @@
 FFN(x) = f(x W_1 + b_1) W_2 + b_2            f = ReLU (the paper) or GELU            E9
 f(x) = x sigma(1.702 x)                      gelu-sigmoid (Child et al., 2019)       E86
 FFN(x) = (silu(x W_g) * x W_1) W_2           SwiGLU (Shazeer, 2020), without biases  E10
-FFN(x) = Drop(f(x W_1 + b_1)) W_2 + b_2      `dropout`: of what W_2 is given         E36
+FFN(x) = Drop(f(x W_1 + b_1)) W_2 + b_2      `dropout`, on the input of W_2          E36
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Dense(FeedForward):
-    """Two linear maps with a non-linearity between; `gelu-tanh` is GPT-2's approximation, `gelu-sigmoid` the Sparse Transformer's."""
+    """Two linear maps with an activation between; `gelu-tanh` is GPT-2's approximation, `gelu-sigmoid` the Sparse Transformer's."""
 
     hidden: PositiveInt
     activation: Literal["relu", "gelu", "gelu-tanh", "gelu-sigmoid", "swiglu"] = "relu"
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Of the hidden activations, beside the dropout of the sublayer's answer."""
+    """The dropout rate of the hidden activations; the output of the sublayer has the dropout of the residual."""
 
     def build(self, sizes: Sizes) -> nn.Module:
         if self.activation == "swiglu":
@@ -44,7 +44,7 @@ class Dense(FeedForward):
 
 
 class Transition(nn.Module):
-    """A sublayer that treats each position alone."""
+    """A sublayer that computes each position separately."""
 
     dropout: float
 
@@ -53,7 +53,7 @@ class Transition(nn.Module):
         raise NotImplementedError
 
     def forward(self, x: Tensor, context: Context, past: None, step: int) -> tuple[Tensor, None]:
-        """y (batch, length, dim); nothing is left behind."""
+        """y (batch, length, dim); there is no state."""
         return self.compute(x), None
 
 
@@ -92,5 +92,5 @@ class GatedFeedForward(Transition):
 
 
 def dropped(inner: Tensor, rate: float, training: bool) -> Tensor:
-    """Drop(inner) in training; inner itself otherwise, without the price of a call."""
+    """Drop(inner) in training; otherwise inner itself, without a call."""
     return F.dropout(inner, rate) if rate and training else inner  # E36

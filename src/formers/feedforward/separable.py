@@ -1,14 +1,14 @@
-"""The transition by separable convolutions (Dehghani et al., 2018, section 2.1; tensor2tensor's sepconv_relu_sepconv).
+"""Feed-forward by separable convolutions (Dehghani et al., 2018, section 2.1; tensor2tensor's sepconv_relu_sepconv).
 
-(D_k x)_{i,c} = sum_{m=0}^{k-1} w_{m,c} x_{i-l+m, c}                       depthwise: each channel alone, over k positions       E102
-C_k(x) = D_k(x) W + b                                                      then pointwise: each position alone                   E103
+(D_k x)_{i,c} = sum_{m=0}^{k-1} w_{m,c} x_{i-l+m, c}                       depthwise: per channel, over k positions       E102
+C_k(x) = D_k(x) W + b                                                      then pointwise: per position                   E103
 T(x) = C_5(Drop(f(C_3(x))))                                                to `hidden` channels and back                         E104
 
-Of the window of k positions l stand before position i: all k-1 others where the model is causal, else floor((k-1)/2), which puts i in the
-middle. What lies outside the row is 0, at both convolutions. So is padding, which a centred window would see otherwise: the model would
-learn from it how long the row is.
+The window of k positions contains l positions before i: all k-1 others in a causal model, else floor((k-1)/2), which centres it on i.
+Values outside the row are 0 in both convolutions. So is padding: otherwise a centred window would see it, and the model could learn the
+length of the row from it.
 
-A causal stream leaves behind the last k-1 inputs of both convolutions.
+In a causal model the state is the last k-1 inputs of both convolutions.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from formers.feedforward.dense import ACTIVATIONS, dropped
 
 
 class SeparableConv(FeedForward):
-    """Two separable convolutions over positions with a non-linearity between, causal where the pattern is."""
+    """Two separable convolutions over positions with an activation between, causal if the pattern is."""
 
     hidden: PositiveInt
     kernels: tuple[PositiveInt, PositiveInt] = (3, 5)
-    """How many positions each convolution looks at."""
+    """The kernel size of each convolution, in positions."""
     activation: Literal["relu", "gelu", "gelu-tanh", "gelu-sigmoid"] = "relu"
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Of the hidden activations, beside the dropout of the sublayer's answer."""
+    """The dropout rate of the hidden activations; the output of the sublayer has the dropout of the residual."""
 
     def build(self, sizes: Sizes) -> nn.Module:
         return SeparableConvTransition(sizes, self)
@@ -46,17 +46,17 @@ class SeparableConv(FeedForward):
 @serialisable
 @dataclass(frozen=True, eq=False)
 class ConvMemories:
-    """What both convolutions of a transition were given last."""
+    """The last inputs of both convolutions."""
 
     first: ConvMemory
     second: ConvMemory
 
     def reset(self, done: Tensor) -> ConvMemories:
-        """The tails in which the rows marked in done (batch,) are zeros."""
+        """The memories with the rows marked in done (batch,) set to zero."""
         return ConvMemories(self.first.reset(done), self.second.reset(done))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ConvMemories:
-        """The tails with each of their tensors, batch first, changed."""
+        """The memories with `change` applied to each of their tensors, batch first."""
         return ConvMemories(self.first.map(change), self.second.map(change))
 
 
@@ -75,9 +75,9 @@ class SeparableConvTransition(nn.Module):
             nn.init.zeros_(module.pointwise.bias)
 
     def forward(self, x: Tensor, context: Context, past: ConvMemories | None, step: int) -> tuple[Tensor, ConvMemories | None]:
-        """y (batch, length, dim), and what a continuation needs."""
+        """y (batch, length, dim), and the state."""
         if past is not None and not isinstance(past, ConvMemories):
-            raise FormersError("the state has other sublayers than the model: it is of another; use initial_state.")
+            raise FormersError("the state has other sublayers than the model: it is of another model; use initial_state.")
         inner, first = self.into(x, context, None if past is None else past.first)
         inner = dropped(ACTIVATIONS[self.activation](inner), self.dropout, self.training)
         y, second = self.out(inner, context, None if past is None else past.second)  # E104
@@ -85,7 +85,7 @@ class SeparableConvTransition(nn.Module):
 
 
 class Separable(nn.Module):
-    """A convolution of each channel alone over `kernel` positions, then a linear map of each position alone."""
+    """A depthwise convolution over `kernel` positions, then a linear map of each position."""
 
     def __init__(self, width: int, out: int, kernel: int, causal: bool) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Separable(nn.Module):
         self.kernel, self.causal = kernel, causal
 
     def forward(self, x: Tensor, context: Context, past: ConvMemory | None) -> tuple[Tensor, ConvMemory | None]:
-        """y (batch, length, out) of x (batch, length, width), and the last inputs, where the stream may go on."""
+        """y (batch, length, out) of x (batch, length, width), and the last inputs if a state is requested."""
         others = self.kernel - 1
         if not self.causal:
             if context.valid is not None:
@@ -112,10 +112,10 @@ class Separable(nn.Module):
 
 
 def depthwise(x: Tensor, weight: Tensor) -> Tensor:
-    """Windows of x (batch, kernel - 1 + length, width), weighted by weight (width, kernel): (batch, length, width)."""
-    if x.shape[1] == weight.shape[1]:  # one token: a convolution would take longer to be called than to compute
+    """The depthwise convolution (batch, length, width) of x (batch, kernel - 1 + length, width) with weight (width, kernel)."""
+    if x.shape[1] == weight.shape[1]:  # one token: calling a convolution takes longer than computing it
         return (x * weight.t()).sum(dim=1, keepdim=True)
-    # As an image of one row whose channels lie side by side, which x is already: torch's kernel for that is several times as fast as
-    # the one for rows, and nothing is transposed.
+    # As an image of one row in channels-last layout, which x already has: torch's kernel for that is several times as fast as its
+    # 1-D convolution, and nothing is transposed.
     image = x.transpose(1, 2).unsqueeze(2)
     return F.conv2d(image, weight[:, None, None], groups=len(weight)).squeeze(2).transpose(1, 2)  # E102

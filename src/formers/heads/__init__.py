@@ -1,4 +1,4 @@
-"""What a model is for: logits and their loss."""
+"""Output heads: logits and their loss."""
 
 from formers.heads.adaptive import AdaptiveSoftmax
 from formers.heads.auxiliary import Auxiliary

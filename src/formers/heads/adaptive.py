@@ -1,17 +1,17 @@
 """Adaptive softmax (Grave et al., 2017) with adaptive inputs (Baevski and Auli, 2018), as Transformer-XL uses them for words.
 
-Words are numbered by frequency. The cutoffs part them into the frequent ones, V_0, and clusters V_1 ... V_n of ever rarer ones:
+Words are sorted by frequency. The cutoffs split them into the frequent words V_0 and clusters V_1 ... V_n of increasingly rare ones:
 
 h_i      = h P_i                P_i (d, d_i), d_i = d / division^i; with division 1 there is no P, and h_i = h            E54
 s        = log softmax([h_0 E_0^T + b_0 ; h_0 C^T + c])        a score for each frequent word and for each cluster
 log p(w) = s_w                                      w in V_0
          = s_(|V_0|+i) + log softmax(h_i E_i^T + b_i)_w        w in V_i                                                   E55
-x        = P_i E_i[w]           the input, scaled as embeddings are                                                       E56
+x        = P_i E_i[w]           the input embedding, scaled as other embeddings                                            E56
 
-With targets, a cluster is computed only for those that lie in it: a step costs little more than one over V_0. The tables E are those of
-the input where tied; of the projections P the authors tie all but P_0 for WikiText-103, and none for the One Billion Word benchmark.
+With targets, a cluster is computed only for the targets in it: a step costs little more than one over V_0. If tied, the tables E are
+those of the input; the authors tie all projections P except P_0 for WikiText-103, and none for the One Billion Word benchmark.
 
-On tensors without numbers, as `formers explain` uses, the targets lie in the clusters as Zipf's law says.
+With fake tensors, as in `formers explain`, targets are distributed over the clusters by Zipf's law.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from formers.core import FormersError, Sizes
 from formers.heads.base import EmbeddingTables, Head, HeadModule, check_targets, mask_targets, mean, target_error, token_cross_entropy
 
 FULL = 16_384
-"""Up to so many words one softmax over all of them is as good."""
+"""Up to this vocabulary size, one softmax over all words is as good."""
 PUBLISHED = ((640_000, (60_000, 100_000, 640_000)), (200_000, (20_000, 40_000, 200_000)))
 """The Transformer-XL authors' cutoffs for vocabularies above a size: One Billion Word, and WikiText-103."""
 
 
 class AdaptiveSoftmax(Head):
-    """The next word at every position, found through clusters; targets are already shifted. There is no label smoothing."""
+    """The next word at every position, predicted by clusters; targets are already shifted. There is no label smoothing."""
 
     cutoffs: tuple[PositiveInt, ...]
-    """Where each cluster of rarer words begins, increasing; () for one softmax over all."""
+    """The first word of each cluster of rarer words, increasing; () for one softmax over all."""
     division: PositiveInt = 1
-    """Every cluster's vectors are so many times narrower than those of the one before it."""
+    """The width of the vectors is divided by this from each cluster to the next."""
     tied: bool = True
-    """Whether the tables are those of the input."""
+    """Whether the tables are shared with the input."""
     tied_projections: Literal["all", "tails", "none"] = "tails"
-    """Which projections are those of the input: all, those of the clusters of rarer words, or none."""
+    """The projections shared with the input: all, those of the clusters of rarer words ("tails"), or none."""
     bias: bool = True
-    """Whether there are the biases b and c."""
+    """Whether the biases b and c exist."""
 
     @field_validator("cutoffs")
     @classmethod
     def _increasing(cls, cutoffs: tuple[int, ...]) -> tuple[int, ...]:
         if list(cutoffs) != sorted(set(cutoffs)):
-            raise FormersError(f"cutoffs={list(cutoffs)} must increase from each to the next: give them as in [2000, 10000].")
+            raise FormersError(f"cutoffs={list(cutoffs)} must be increasing: give them as in [2000, 10000].")
         return cutoffs
 
     @property
@@ -79,12 +79,12 @@ class AdaptiveSoftmax(Head):
         head = AdaptiveHead(self, sizes.dim, vocab, scale)
         if sizes.initialisation == "fan-in":
             for table in head.tables:
-                nn.init.zeros_(table)  # as the plain head's
+                nn.init.zeros_(table)  # as in TokenHead
         return head
 
 
 def chosen_cutoffs(vocab: int) -> tuple[int, ...]:
-    """The cutoffs for so many words unless one says otherwise: the published ones, or a sixteenth and a quarter; none for few words."""
+    """The default cutoffs for a vocabulary: the published ones, or a sixteenth and a quarter of the words; none for few words."""
     if vocab <= FULL:
         return ()
     return next((cutoffs for size, cutoffs in PUBLISHED if vocab > size), (vocab // 16, vocab // 4))
@@ -102,7 +102,7 @@ class AdaptiveHead(HeadModule):
         clusters = len(part.cutoffs)
         self.bias = nn.Parameter(torch.zeros(vocab)) if part.bias else None
         if clusters:
-            # At first a cluster is as likely as a frequent word.
+            # Initially a cluster has the same score as a frequent word.
             self.cluster = nn.Parameter(torch.zeros(clusters, dim))
             self.cluster_bias = nn.Parameter(torch.zeros(clusters)) if part.bias else None
         shapes = part.tables(vocab, dim) or ((vocab, dim),)
@@ -141,13 +141,13 @@ class AdaptiveHead(HeadModule):
             raise target_error(goal, self.edges[-1]) from None
         for i, (start, stop) in enumerate(self.tails, 1):
             rows = indices_between(goal, start, stop, self.edges[-1])
-            # A cluster without targets is computed for no rows, so that its weights have a gradient of 0 and not none.
+            # A cluster without targets is computed for zero rows, so that its weights get a zero gradient and not None.
             within = token_cross_entropy(self._logits(i, flat[rows], embedding), goal[rows] - start)
             nats = nats.index_add(0, rows, within.to(nats.dtype))  # E55
         return nats.view(targets.shape)
 
     def _logits(self, i: int, hidden: Tensor, embedding: EmbeddingTables) -> Tensor:
-        """The scores of the words of a cluster; of the first, those of the other clusters behind them."""
+        """The logits of the words of a cluster; for the first, followed by those of the other clusters."""
         start, stop = self.edges[i], self.edges[i + 1]
         if self.divided:
             projection = self.projections[i] if i < len(self.projections) else embedding.projections[i]
@@ -167,13 +167,13 @@ class AdaptiveHead(HeadModule):
 
 
 def indices_between(words: Tensor, start: int, stop: int, vocab: int) -> Tensor:
-    """Which of words (n,) are numbered start ... stop-1: their places."""
+    """The indices of the words (n,) with ids start ... stop-1."""
     if not torch.compiler.is_compiling() and isinstance(words, FakeTensor):
-        share = math.log(stop / max(start, 1)) / math.log(max(vocab, 2))  # Zipf's law: the r-th word is as frequent as 1/r
+        share = math.log(stop / max(start, 1)) / math.log(max(vocab, 2))  # Zipf's law: frequency of the r-th word ~ 1/r
         return torch.arange(round(share * len(words)), device=words.device)
     return ((words >= start) & (words < stop)).nonzero().view(-1)
 
 
 def _float(logits: Tensor) -> Tensor:
-    """Logits in at least 32 bits."""
+    """Logits in at least float32."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

@@ -1,19 +1,19 @@
-"""Auxiliary losses of a deep language model: of intermediate layers, and of more than one future token (Al-Rfou et al., 2018, section 2).
+"""Auxiliary losses of deep language models: at intermediate layers, and for several future tokens (Al-Rfou et al., 2018, section 2).
 
-z^(l,k) = h^(l) W_(l,k)                       h^(l) the output of layer l = 1 ... n, W_(l,k) shared with nobody           E31
-L^(l,k) = 1/|C| sum_i -log p^(l,k)_i(y_i+k-1)  target k = 1 ... K of place i: the token k places on; none behind the row   E35
+z^(l,k) = h^(l) W_(l,k)                       h^(l) the output of layer l = 1 ... n; each W_(l,k) is separate             E31
+L^(l,k) = 1/|C| sum_i -log p^(l,k)_i(y_i+k-1)  target k = 1 ... K of position i: the k-th next token, if the row has it     E35
 L       = L^(n,1) + r sum_k>1 L^(n,k) + sum_l<n w_l (L^(l,1) + r sum_k>1 L^(l,k))       r = 1/2                           E32
-w_l     = 1 while p < l / 2n, then 0          "cut-off", the paper's: shallow layers first, none after half of the time   E33
-w_l     = max(0, 1 - 2n p / l)                "decay": linearly to the same ends                                          E34
+w_l     = 1 while p < l / 2n, then 0          "cut-off", the paper's: shallow layers end first, all by half of training   E33
+w_l     = max(0, 1 - 2n p / l)                "decay": linear to 0 at the same times                                     E34
 w_l     = 1                                   "constant", an ablation
 
-p is the share of the training that is done. L^(n,1) is the language model's own loss, through its own head; the losses of several
-targets are called `future`, those of intermediate layers `intermediate`. All are sums over the row's places divided by |C|, the
-number of next tokens that count, so that pieces of a batch add up to the whole.
+p is the completed fraction of the training. L^(n,1) is the language model's loss, from the model's head; the losses of further targets
+are called `future`, those of intermediate layers `intermediate`. All are sums over positions divided by |C|, the number of next tokens
+with a target, so that the losses of micro-batches add up to that of the batch.
 
-The matrices W_(l,k) but W_(n,1) are for training alone: the model keeps them beside its head, and evaluation, generation and saved
-models know nothing of them. A layer's output is taken as the head would be given it if the stack ended there: behind the final
-norm, where the residual has one. Pre-norm streams grow with the depth, and a classifier of a growing stream would learn its scale.
+All matrices W_(l,k) except W_(n,1) are used only in training: the model stores them beside its head; evaluation, generation and saved
+models do not contain them. A layer's output is what the head would get if the stack ended there: after the final norm, if the residual
+has one. Pre-norm hidden states grow with the depth, and a classifier without the norm would have to learn their scale.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ SCHEDULES: dict[str, Callable[[Tensor, float], Tensor]] = {
     "decay": lambda end, progress: (1 - progress / end).clamp(min=0),  # E34
     "constant": lambda end, progress: torch.ones_like(end),
 }
-"""The weights (layers,) of layers that end at these shares of the training, l/2n, when `progress` of it is done."""
+"""The weights (layers,) of layers whose losses end at the given fractions of the training, l/2n, at the fraction `progress`."""
 
 
 class Auxiliary(LanguageModel):
-    """The next token at every position, learnt by the layers in between, too, and with the tokens behind it."""
+    """The next token at every position, with auxiliary losses at intermediate layers and for several future tokens."""
 
     intermediate: Literal["cut-off", "decay", "constant", "none"] = "cut-off"
-    """How the losses of intermediate layers fade as training goes on; none: there are no such losses."""
+    """The schedule of the weights of intermediate losses; none: there are no such losses."""
     targets: PositiveInt = 2
-    """How many of the next tokens each position is asked for."""
+    """The number of next tokens predicted at each position."""
     future_weight: PositiveFloat = 0.5
-    """The weight of every target but the next token."""
+    """The weight of every target except the next token."""
 
     @model_validator(mode="after")
     def _something(self) -> Self:
         if self.intermediate == "none" and self.targets == 1:
-            raise FormersError("intermediate=none and targets=1 leave no auxiliary loss: use the LanguageModel head, or give one of them.")
+            raise FormersError("intermediate=none and targets=1 leave no auxiliary loss: use the LanguageModel head, or change one.")
         return self
 
     @property
@@ -69,14 +69,14 @@ class Auxiliary(LanguageModel):
 
 
 class AuxiliaryLosses(AuxiliaryModule):
-    """A classifier for each intermediate layer and target, and one for each but the first target of the last layer."""
+    """A classifier for each intermediate layer and target, and for each target of the last layer except the first."""
 
     def __init__(self, head: Auxiliary, sizes: Sizes, vocab: int, layers: int) -> None:
         super().__init__()
         self.intermediate, self.targets, self.future_weight = head.intermediate, head.targets, head.future_weight
         self.last = sizes.depth_steps
         self.ends = [layer / (2 * sizes.depth_steps) for layer in range(1, layers + 1)]
-        """The share of the training that each intermediate layer contributes for."""
+        """The fraction of the training at which the loss of each intermediate layer ends."""
         wanted = [(layer, 1) for layer in range(1, layers + 1)]
         wanted += [(layer, target) for layer in (*range(1, layers + 1), sizes.depth_steps) for target in range(2, head.targets + 1)]
         classifier = LanguageModel(tied=False, label_smoothing=head.label_smoothing, chunk=head.chunk, bias=head.bias)
@@ -84,7 +84,7 @@ class AuxiliaryLosses(AuxiliaryModule):
 
     def taps(self, progress: float) -> tuple[int, ...]:
         ends = self.ends
-        if torch.compiler.is_compiling():  # one program until the last has ended: a layer of weight 0 costs less than another
+        if torch.compiler.is_compiling():  # one graph until the last has ended: a layer of weight 0 costs less than a recompilation
             ends = ends[-1:] * len(ends)
         return tuple(step for step, end in enumerate(ends) if self.intermediate == "constant" or progress < end)
 
@@ -113,12 +113,12 @@ class AuxiliaryLosses(AuxiliaryModule):
         return found
 
     def _weights(self, progress: float) -> Tensor:
-        """The weights of the intermediate layers, from the shallowest."""
+        """The weights of the intermediate layers, shallowest first."""
         return SCHEDULES[self.intermediate](torch.tensor(self.ends, dtype=torch.float64), progress)
 
 
 def future(targets: Tensor, ahead: int, mask: Tensor | None) -> Tensor:
-    """Targets (batch, length) of so many places further on among a row's real tokens, -100 where the row ends before."""
+    """Targets (batch, length) shifted by `ahead` real tokens of the row, -100 where the row ends before."""
     if mask is None or mask.shape != targets.shape:
         return F.pad(targets[:, ahead:], (0, min(ahead, targets.shape[1])), value=IGNORED)
     packed = compact(mask)

@@ -13,36 +13,36 @@ from formers.core import IGNORED, FormersError, Sizes, Slot
 
 
 def mask_targets(targets: Tensor, mask: Tensor | None) -> Tensor:
-    """Targets (batch, length), or several at each position, -100 where mask (batch, length), if it fits, says that no token stands."""
+    """Targets (batch, length, ...), set to -100 at padding, where mask (batch, length) is False; unchanged if the shapes do not match."""
     if mask is None or mask.shape != targets.shape[: mask.dim()]:
         return targets
     return targets.masked_fill(~mask.view(*mask.shape, *[1] * (targets.dim() - mask.dim())), IGNORED)
 
 
 class EmbeddingTables(Protocol):
-    """What embeds the tokens, as far as a head that shares its weights needs to know."""
+    """The attributes of the input embedding that a head with shared weights uses."""
 
     weight: Tensor | None
-    """The table (vocab, dim); None where there is none, or more than one."""
+    """The table (vocab, dim); None if there is none, or more than one."""
     tables: Sequence[Tensor] | nn.ParameterList
-    """Tables (words, width) of clusters of tokens, where there is more than one."""
+    """Tables (words, width) of clusters of tokens, if there is more than one."""
     projections: Sequence[Tensor] | nn.ParameterList
-    """What brings the vectors of each table into the stream (dim, width)."""
+    """The projection (dim, width) of the vectors of each table to the model width."""
 
 
 class HeadModule(nn.Module):
-    """Turns hidden states into logits and losses; the term that evaluation reports is called `cross_entropy`, in nats per target."""
+    """Computes logits and losses from hidden states; the loss reported by evaluation is called `cross_entropy`, in nats per target."""
 
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """Logits and named losses of hidden (batch, length, dim), given what embeds the tokens, targets, and real tokens."""
+        """Logits and named losses of hidden (batch, length, dim), given the input embedding, targets, and the mask of real tokens."""
         if targets is not None:
-            raise FormersError("a model without a head has no loss: leave out targets, or give its spec a head.")
+            raise FormersError("a model without a head has no loss: omit targets, or give its spec a head.")
         return None, {}
 
     def value(self, hidden: Tensor) -> Tensor | None:
-        """The value (batch, length) of the state at each position, for agents; None where there is none."""
+        """The value (batch, length) of the state at each position, for agents; None if the head predicts none."""
         return None
 
     def token_losses(self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor) -> Tensor:
@@ -51,30 +51,30 @@ class HeadModule(nn.Module):
 
 
 class AuxiliaryModule(nn.Module):
-    """Further losses of training, with weights that nobody needs afterwards."""
+    """Auxiliary losses, with weights that are used only in training."""
 
     def taps(self, progress: float) -> tuple[int, ...]:
-        """The depth steps whose outputs it asks for when `progress` of the training is done."""
+        """The depth steps whose outputs are needed, at the completed fraction `progress` of the training."""
         return ()
 
     def forward(
         self, hidden: Tensor, taps: dict[int, Tensor], embedding: EmbeddingTables, targets: Tensor, mask: Tensor | None, progress: float
     ) -> dict[str, Tensor]:
-        """Named losses of the last hidden states (batch, length, dim) and of the outputs of the steps it has asked for."""
+        """Named losses of the last hidden states (batch, length, dim) and of the outputs of the tapped steps."""
         return {}
 
 
 class Head(Slot):
-    """What a model is for."""
+    """The output of a model and its loss."""
 
     @property
     def per_position(self) -> bool:
-        """Whether it answers at every position, so that a stream can be continued; not if it judges whole sequences."""
+        """Whether it predicts at every position, so that a sequence can be continued; False if it classifies whole sequences."""
         return True
 
     @property
     def generates(self) -> bool:
-        """Whether it predicts the next token, so that the model can write."""
+        """Whether it predicts the next token, so that the model can generate."""
         return False
 
     @property
@@ -84,7 +84,7 @@ class Head(Slot):
 
     @property
     def taps(self) -> bool:
-        """Whether training asks for the outputs of layers in between."""
+        """Whether training needs the outputs of intermediate layers."""
         return False
 
     def target_shape(self, batch: int, length: int) -> tuple[int, ...]:
@@ -92,39 +92,39 @@ class Head(Slot):
         return (batch, length) if self.per_position else (batch,)
 
     def tables(self, vocab: int, dim: int) -> tuple[tuple[int, int], ...]:
-        """Words and width of each of the tables that embed the tokens, where these are not one table as wide as the stream."""
+        """Words and width of each embedding table; empty for one table of the model width."""
         return ()
 
     def build(self, sizes: Sizes, vocab: int | None, scale: float) -> HeadModule:
-        """The module; `scale` multiplies logits that are made with the embedding table."""
+        """The module; `scale` multiplies logits computed with the embedding table."""
         return HeadModule()
 
     def build_auxiliary(self, sizes: Sizes, vocab: int | None) -> AuxiliaryModule | None:
-        """What gives further losses in training alone; None where there are none."""
+        """The module with auxiliary losses for training; None if there are none."""
         return None
 
     def deployed(self) -> Head:
-        """The head of the same model without what only training needs."""
+        """The head without what only training needs."""
         return self
 
 
 class NoHead(Head):
-    """Hidden states alone, as an encoder gives them to a decoder."""
+    """Hidden states only, as for the encoder of an encoder-decoder."""
 
 
-def scored(products: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    """Logits (..., vocab) of the products of hidden states with a table: times the scale, and with the bias of each token."""
+def scale_logits(products: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Logits (..., vocab) from the products of hidden states with a table: multiplied by the scale, plus the bias of each token."""
     logits = products * scale if scale != 1.0 else products
     return logits if bias is None else logits + bias.to(logits.dtype)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """The mean of what `token_nats` gives over the targets that count."""
+    """The mean of `token_cross_entropy` over the targets that are not -100; 0 if there are none."""
     return mean(token_cross_entropy(logits, targets, smoothing), targets)
 
 
 def mean(nats: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss of the targets that are not -100; 0 if none counts."""
+    """The mean loss over the targets that are not -100; 0 if there are none."""
     return nats.sum() / (targets != IGNORED).sum().clamp(min=1)
 
 
@@ -133,7 +133,7 @@ def token_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0)
     check_targets(targets, logits.shape[:-1])
     flat, goal = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
     if flat.dtype in (torch.float16, torch.bfloat16):
-        flat = flat.float()  # a sum over thousands of targets leaves their range or their precision
+        flat = flat.float()  # a sum over thousands of targets exceeds their range or precision
     try:
         nats = F.cross_entropy(flat, goal, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)  # E15
     except IndexError:
@@ -142,7 +142,7 @@ def token_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0)
 
 
 def check_targets(targets: Tensor, shape: Sequence[int]) -> None:
-    """Refuses targets that are not integers of a shape."""
+    """Raises FormersError unless targets are int64 of a shape."""
     if targets.shape != tuple(shape) or targets.dtype != torch.int64:
         raise FormersError(
             f"targets are {targets.dtype} of shape {tuple(targets.shape)}: give int64 of shape {tuple(shape)}, -100 = ignored."
@@ -150,6 +150,6 @@ def check_targets(targets: Tensor, shape: Sequence[int]) -> None:
 
 
 def target_error(targets: Tensor, classes: int) -> FormersError:
-    """The refusal of targets (n,) of which at least one is none of the classes."""
+    """The error for targets (n,) of which at least one is not a class."""
     wrong = targets[(targets != IGNORED) & ((targets < 0) | (targets >= classes))][0].item()
     return FormersError(f"target {wrong} is not a class: targets must be 0 ... {classes - 1}, or -100 to ignore.")

@@ -1,12 +1,12 @@
-"""The loss of tokens without the logits of all of them at once (after Kitaev et al., 2020, section 3, who take the loss in chunks).
+"""Cross-entropy without storing the logits of all tokens (after Kitaev et al., 2020, section 3, who compute the loss in chunks).
 
 L       = 1/|C| sum_i in C -t_i . log p_i       p_i = softmax(s h_i E^T + b), t_i the smoothed target of E15
 dL/dh_i = s/|C| (p_i - t_i) E                   i in C, else 0
 dL/dE   = s/|C| sum_i in C (p_i - t_i)^T h_i                                                E97
-dL/db   = 1/|C| sum_i in C (p_i - t_i)          where the head has a bias
+dL/db   = 1/|C| sum_i in C (p_i - t_i)          if the head has a bias
 
-The logits of a slice make its part of the loss and at once, while they are there, its part of all gradients. So nothing is computed
-twice, and the backward pass only multiplies what it finds. Beside a slice's logits there are the gradients, as large as h and E.
+The loss of a chunk and its contribution to all gradients are computed from its logits at once. So nothing is computed twice, and the
+backward pass only scales the gradients. Memory: the logits of one chunk, and the gradients, of the size of h and E.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch.nn import functional as F
 
 from formers.core import IGNORED
 from formers.core.chunks import in_chunks
-from formers.heads.base import check_targets, mean, scored, target_error, token_cross_entropy
+from formers.heads.base import check_targets, mean, scale_logits, target_error, token_cross_entropy
 
 
 def chunked_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, smoothing: float, chunk: int, bias: Tensor | None = None
 ) -> Tensor:
-    """The mean loss of targets (...) by hidden (..., dim), weight (vocab, dim) and perhaps bias (vocab), over those that are not -100.
+    """The mean loss of targets (...), from hidden (..., dim), weight (vocab, dim) and bias (vocab), over the targets that are not -100.
 
-    It is 0 if none counts.
+    It is 0 if all are -100.
     """
     check_targets(targets, hidden.shape[:-1])
     if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in (hidden, weight, bias)):
@@ -45,17 +45,17 @@ def chunked_cross_entropy(
 def chunked_token_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, smoothing: float, chunk: int, bias: Tensor | None = None
 ) -> Tensor:
-    """What `token_nats` gives for targets (...), by slices."""
+    """`token_cross_entropy` of targets (...), in chunks."""
     check_targets(targets, hidden.shape[:-1])
 
     def nats(few: Tensor, goal: Tensor) -> Tensor:
-        return token_cross_entropy(scored(F.linear(few, weight), bias, scale), goal, smoothing)
+        return token_cross_entropy(scale_logits(F.linear(few, weight), bias, scale), goal, smoothing)
 
     return in_chunks(nats, (hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)), chunk).view(targets.shape)
 
 
 class _Loss(torch.autograd.Function):
-    """The mean loss of hidden (n, dim), with products in the precision `kind`, sums in 32 bits or more, and its gradients."""
+    """The mean loss of hidden (n, dim) and its gradients, with products in the dtype `kind` and sums in at least float32."""
 
     @staticmethod
     def forward(
@@ -68,7 +68,7 @@ class _Loss(torch.autograd.Function):
         to_weight = torch.zeros_like(weight, dtype=wide) if by_weight else weight.new_empty(0)
         to_bias = None if bias is None else torch.zeros_like(bias, dtype=wide)
         nats = []
-        # Its own casts, and not autocast's: that would keep a copy of the table that was made without gradients for who needs them.
+        # Explicit casts instead of autocast, which would cache a copy of the table without gradients and reuse it where they are needed.
         with torch.autocast(hidden.device.type, enabled=False):
             table = weight.to(kind)
             for start in range(0, len(hidden), chunk):
@@ -103,7 +103,7 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> Any:
         to_hidden, to_weight, to_bias, count = ctx.saved_tensors
         by_hidden, by_weight, by_bias = ctx.needs_input_grad[:3]
-        # Divided only here: in 16 bits the errors of many targets would else be too small to be told from 0.
+        # Divided only here: in 16 bits, the errors of many targets would otherwise underflow.
         rate = slope * ctx.scale / count
         slopes = (
             to_hidden * rate if by_hidden else None,
@@ -114,7 +114,7 @@ class _Loss(torch.autograd.Function):
 
 
 def _nats(scores: Tensor, goal: Tensor, smoothing: float) -> Tensor:
-    """-t . log p of each target (n,), by log p (n, vocab); 0 where it is -100."""
+    """-t . log p of each target (n,), from log p (n, vocab); 0 where it is -100."""
     try:
         nats = F.nll_loss(scores, goal, ignore_index=IGNORED, reduction="none")
     except IndexError:
@@ -125,7 +125,7 @@ def _nats(scores: Tensor, goal: Tensor, smoothing: float) -> Tensor:
 
 
 def _error(scores: Tensor, goal: Tensor, smoothing: float) -> Tensor:
-    """p - t (n, vocab), 0 where the target is -100, in place of log p."""
+    """p - t (n, vocab), 0 where the target is -100; computed in place of log p."""
     error = scores.exp_()
     if smoothing:
         error -= smoothing / scores.shape[-1]

@@ -29,7 +29,7 @@ class Classify(Head):
 
 
 class ClassHead(HeadModule):
-    """Pools, then projects."""
+    """Pools the hidden states, then projects them."""
 
     def __init__(self, dim: int, classes: int, pool: str) -> None:
         super().__init__()

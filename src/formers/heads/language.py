@@ -1,12 +1,12 @@
-"""Predicting tokens: the next one (language model) or the hidden ones (masked language model).
+"""Token prediction: the next token (language model) or masked tokens (masked language model).
 
-logits = h E^T + b      E the embedding table (tied) or a matrix of its own; b where the head has a bias       E16
+logits = h E^T + b      E the embedding table (tied) or a separate matrix; b if the head has a bias            E16
 
-Padding has no token: positions that are not real count for no loss, and label smoothing spreads over real tokens only. Smoothing
-is for training; in evaluation the loss is the cross-entropy itself, which bits per byte and perplexity are made from.
+Padding is not a token: padded positions are excluded from the loss, and label smoothing spreads over real tokens only. Smoothing is used
+in training only; in evaluation the loss is the plain cross-entropy, from which bits per byte and perplexity are computed.
 
-The logits of long rows, or of many tokens to choose from, can be the largest tensor of a training step. With `chunk` they are made
-for so many positions at a time (heads/chunked.py): the loss and its gradients are the same.
+For long rows or large vocabularies, the logits can be the largest tensor of a training step. With `chunk` they are computed for that
+many positions at a time (heads/chunked.py); the loss and its gradients are the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import Sizes
-from formers.heads.base import EmbeddingTables, Head, HeadModule, cross_entropy, mask_targets, scored, token_cross_entropy
+from formers.heads.base import EmbeddingTables, Head, HeadModule, cross_entropy, mask_targets, scale_logits, token_cross_entropy
 from formers.heads.chunked import chunked_cross_entropy, chunked_token_cross_entropy
 
 
@@ -29,9 +29,9 @@ class LanguageModel(Head):
     tied: bool = True
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     chunk: PositiveInt | None = None
-    """For how many positions of the batch at a time logits are made where there are targets, and then none are given; None: for all."""
+    """With targets, the number of positions of the batch per chunk of logits; logits are then not returned. None: all at once."""
     bias: bool = False
-    """Whether a learned number is added to the logit of each token, whether the matrix is tied or not."""
+    """Whether a learned bias is added to the logit of each token, tied or not."""
 
     @property
     def generates(self) -> bool:
@@ -45,12 +45,12 @@ class LanguageModel(Head):
         assert vocab is not None
         head = TokenHead(sizes.dim, vocab, self, scale)
         if head.weight is not None and sizes.initialisation == "fan-in":
-            nn.init.zeros_(head.weight)  # every token is as likely as the others: the first loss is ln(vocab)
+            nn.init.zeros_(head.weight)  # all tokens are equally likely: the initial loss is ln(vocab)
         return head
 
 
 class MaskedLM(LanguageModel):
-    """The hidden tokens: targets are -100 except where the data loader masked the input."""
+    """The masked tokens: targets are -100 except where the data loader masked the input."""
 
     @property
     def generates(self) -> bool:
@@ -70,7 +70,7 @@ class TokenHead(HeadModule):
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """Logits (batch, length, vocab), and with targets their loss; with targets and a chunk the loss alone."""
+        """Logits (batch, length, vocab), and with targets their loss; with targets and a chunk, only the loss."""
         if targets is None:
             return self._logits(hidden, embedding), {}
         targets, smoothing = mask_targets(targets, mask), self.smoothing if self.training else 0.0
@@ -86,10 +86,10 @@ class TokenHead(HeadModule):
         return token_cross_entropy(self._logits(hidden, embedding), targets)
 
     def _table(self, embedding: EmbeddingTables) -> Tensor:
-        """The matrix (vocab, dim) that logits are made with."""
+        """The output matrix (vocab, dim)."""
         weight = embedding.weight if self.weight is None else self.weight
         assert weight is not None
         return weight
 
     def _logits(self, hidden: Tensor, embedding: EmbeddingTables) -> Tensor:
-        return scored(F.linear(hidden, self._table(embedding)), self.bias, self.scale)  # E16
+        return scale_logits(F.linear(hidden, self._table(embedding)), self.bias, self.scale)  # E16

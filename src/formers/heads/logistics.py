@@ -1,19 +1,19 @@
-"""A discretised mixture of logistics over the channels of a pixel (Salimans et al., 2017, PixelCNN++), with the exact mass of every level.
+"""A discretised mixture of logistics over the channels of a pixel (PixelCNN++, Salimans et al., 2017), with exact bin probabilities.
 
-Level l of n stands for the value x_l = 2l/(n-1) - 1 in [-1, 1], in a bin of half-width e = 1/(n-1). Component k gives channel c
+Level l of n is the value x_l = 2l/(n-1) - 1 in [-1, 1], in a bin of half-width e = 1/(n-1). For component k and channel c:
 
-m_kc = mean_kc + sum_{j<c} tanh(coefficient_kcj) x_j        the channels before it move its mean       E77
+m_kc = mean_kc + sum_{j<c} tanh(coefficient_kcj) x_j        earlier channels shift the mean         E77
 a = (x + e - m)/s,  b = (x - e - m)/s        s = exp(max(log scale, -7))
 log mass = log sigmoid(a) + log sigmoid(-b) + log(1 - exp(-(a - b)))                                    E78
          = log sigmoid(a) for the first level, log sigmoid(-b) for the last: the tails belong to them
 
 log p(pixel) = logsumexp_k (log weight_k + sum_c log mass_kc)
 
-The masses of all levels sum to one: the middle ones are sigmoid(a) - sigmoid(b), written without a difference of nearly equal numbers.
-(The published code takes that difference, and where it is below 1e-5 the density at the middle of the bin instead.)
+The masses of all levels sum to one: the inner ones are sigmoid(a) - sigmoid(b), computed without cancellation.
+(The published code computes that difference and, if it is below 1e-5, uses the density at the centre of the bin instead.)
 
-A pixel has K (1 + 2C + C(C-1)/2) numbers, in tensor2tensor's layout: K logits, then means, log scales and coefficients as (K, C), (K, C)
-and (K, C(C-1)/2). Coefficients are ordered by channel, and for each channel by the channels before it: (1,0), (2,0), (2,1), ...
+A pixel has K (1 + 2C + C(C-1)/2) parameters, in tensor2tensor's layout: K logits, then means, log scales and coefficients as (K, C),
+(K, C) and (K, C(C-1)/2). Coefficients are ordered by channel, then by earlier channel: (1,0), (2,0), (2,1), ...
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from torch.nn import functional as F
 from formers.core import FormersError, nearest
 
 FLOOR = -7.0
-"""The least logarithm of a scale."""
+"""The smallest log scale."""
 NARROW = -14.0
-"""Below this logarithm of a width w, log(1 - exp(-w)) is log w - w/2 to 1e-13."""
+"""If log w is below this, log(1 - exp(-w)) equals log w - w/2 up to 1e-13."""
 
 
 def numbers(mixtures: int, channels: int) -> int:
-    """How many numbers a pixel has."""
+    """The number of parameters per pixel."""
     return mixtures * (1 + 2 * channels + channels * (channels - 1) // 2)
 
 
@@ -52,7 +52,7 @@ class Logistics(NamedTuple):
 
     @classmethod
     def of(cls, given: Tensor, mixtures: int, channels: int, temperature: float = 1.0) -> Logistics:
-        """The mixtures of numbers (..., K (1 + 2C + C(C-1)/2)).
+        """The mixtures with the parameters (..., K (1 + 2C + C(C-1)/2)).
 
         A temperature divides the logits of the components and multiplies the scales.
         """
@@ -64,13 +64,13 @@ class Logistics(NamedTuple):
         return cls(logits, _apart(means, mixtures), scales, _apart(coefficients, mixtures).tanh())
 
     def mean(self, channel: int, before: Tensor) -> Tensor:
-        """The mean (..., K) of a channel, given the values (..., >= channel) of those before it."""
+        """The mean (..., K) of a channel, given the values (..., >= channel) of earlier channels."""
         first = channel * (channel - 1) // 2
         moved = self.coefficients[..., first : first + channel] * before[..., None, :channel]
         return self.means[..., channel] + moved.sum(dim=-1)  # E77
 
     def log_masses(self, levels: Tensor, count: int) -> Tensor:
-        """log mass (..., K, C) of integer levels (..., C), of `count` levels."""
+        """log mass (..., K, C) of integer levels (..., C), out of `count` levels."""
         x = value(levels, count, self.means.dtype)
         channels = levels.shape[-1]
         means = torch.stack([self.mean(c, x) for c in range(channels)], dim=-1)
@@ -82,7 +82,7 @@ class Logistics(NamedTuple):
         return -each.logsumexp(dim=-1)
 
     def conditional(self, before: Tensor, count: int) -> Tensor:
-        """log p (..., count) of every level of the next channel, given the integer levels (..., c) of the channels before it."""
+        """log p (..., count) of every level of the next channel, given the integer levels (..., c) of the earlier channels."""
         channel = before.shape[-1]
         weights = self.logits.log_softmax(dim=-1)
         x = value(before, count, self.means.dtype)
@@ -94,7 +94,7 @@ class Logistics(NamedTuple):
 
 
 def _apart(given: Tensor, mixtures: int) -> Tensor:
-    """Numbers (..., K n) as (..., K, n)."""
+    """x (..., K n) as (..., K, n)."""
     return given.reshape(*given.shape[:-1], mixtures, given.shape[-1] // mixtures)
 
 
@@ -104,7 +104,7 @@ def value(levels: Tensor, count: int, dtype: torch.dtype) -> Tensor:
 
 
 def log_mass(levels: Tensor, mean: Tensor, log_scale: Tensor, count: int) -> Tensor:
-    """log of the mass that a logistic distribution has in the bins of integer levels, of which there are `count`."""
+    """The log probability of the bins of integer levels, out of `count`, under a logistic distribution."""
     x, half = value(levels, count, mean.dtype), 1.0 / (count - 1)
     rate = (-log_scale).exp()
     a, b = (x + half - mean) * rate, (x - half - mean) * rate
@@ -116,7 +116,7 @@ def log_mass(levels: Tensor, mean: Tensor, log_scale: Tensor, count: int) -> Ten
 
 
 def _log_share(width: Tensor, log_width: Tensor) -> Tensor:
-    """log(1 - exp(-width)), also where the scale is so large that the width of a bin is no number above 0."""
+    """log(1 - exp(-width)), also if the scale is so large that the width of a bin underflows to 0."""
     narrow = log_width < NARROW
     wide = (-torch.expm1(-torch.where(narrow, 1.0, width))).log()
     return torch.where(narrow, log_width - width / 2, wide)
@@ -126,24 +126,24 @@ LAYOUTS = ("tensor2tensor", "pixelcnn++", "components-last")
 
 
 def from_layout(weight: Tensor, layout: str, mixtures: int, channels: int = 3) -> Tensor:
-    """The rows of an output matrix or bias (numbers, ...) in our layout, from those of a public implementation.
+    """The rows of an output matrix or bias (numbers, ...) in tensor2tensor's layout, from another implementation's layout.
 
-    tensor2tensor is ours. pixelcnn++ has K logits, then for each channel K means, K log scales and K coefficients (3 channels only).
-    components-last splits as tensor2tensor does, with each part as (C, K) instead of (K, C).
+    tensor2tensor: unchanged. pixelcnn++: K logits, then for each channel K means, K log scales and K coefficients (3 channels only).
+    components-last: split as in tensor2tensor, with each part as (C, K) instead of (K, C).
     """
     if layout not in LAYOUTS:
-        raise FormersError(f"layout={layout!r} is no layout of a mixture's numbers: {nearest(layout, LAYOUTS)}")
+        raise FormersError(f"layout={layout!r} is not a layout of mixture parameters: {nearest(layout, LAYOUTS)}")
     pairs = channels * (channels - 1) // 2
     if len(weight) != numbers(mixtures, channels):
         raise FormersError(
-            f"the weight has {len(weight)} rows, and {mixtures} mixtures of {channels} channels have {numbers(mixtures, channels)} "
-            "numbers: give the mixtures and channels that it has."
+            f"the weight has {len(weight)} rows, but {mixtures} mixtures of {channels} channels have {numbers(mixtures, channels)} "
+            "parameters: give its numbers of mixtures and channels."
         )
     if layout == "tensor2tensor":
         return weight
     if layout == "pixelcnn++":
         if channels != 3:
-            raise FormersError(f"the layout of pixelcnn++ is of 3 channels, not {channels}: use tensor2tensor or components-last.")
+            raise FormersError(f"the layout pixelcnn++ has 3 channels, not {channels}: use tensor2tensor or components-last.")
         logits, rest = weight[:mixtures], torch.unflatten(weight[mixtures:], 0, (channels, 3, mixtures))
         parts = [rest[:, i].transpose(0, 1).flatten(0, 1) for i in range(3)]
         return torch.cat([logits, *parts])

@@ -1,8 +1,8 @@
 """Predicting the cells of an image: a channel value as one of n levels, or a pixel by a mixture of logistics.
 
-logits_t = W h_t + b        of the levels of cell t, or the numbers of the mixture of pixel t (heads/logistics.py)
+logits_t = W h_t + b        for the levels of cell t, or the mixture parameters of pixel t (heads/logistics.py)
 
-Both report nats per dimension, a channel value of a pixel: bits per dimension are these over ln 2.
+Both report nats per dimension, i.e. per channel value of a pixel; divide by ln 2 for bits per dimension.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Levels = Annotated[int, Field(ge=2, le=65536)]
 
 
 class PixelHead:
-    """What the heads of images have in common: they predict the cell at each position of a generation order."""
+    """The common code of image heads, which predict the cell at each position of a generation order."""
 
     @property
     def generates(self) -> bool:
-        """Whether it predicts what comes next: it does."""
+        """Whether it predicts the next cell: always."""
         return True
 
     def conditional(self, logits: Tensor, before: Tensor, temperature: float) -> Tensor:
-        """Logits (rows, levels) of the next channel value of a position, given logits (rows, ...) and the channels (rows, c) before it."""
+        """Logits (rows, levels) of the next channel value of a position, given logits (rows, ...) and its earlier channels (rows, c)."""
         raise TypeError(f"{type(self).__name__} predicts nothing: define conditional(logits, before, temperature).")
 
 
@@ -62,14 +62,14 @@ class PixelCategorical(PixelHead, Head):
 class PixelMixture(PixelHead, Head):
     """A discretised mixture of logistics for the pixel at each position; targets (batch, pixels, channels) of integer levels.
 
-    A pixel of which a channel is -100 does not count. Logits are the numbers of the mixture, in tensor2tensor's layout.
+    A pixel with a channel of -100 is excluded. Logits are the mixture parameters, in tensor2tensor's layout.
     """
 
     mixtures: PositiveInt = 10
     channels: PositiveInt = 3
     levels: Levels = 256
     bias: bool = False
-    """Whether each number of the mixture has a bias."""
+    """Whether each mixture parameter has a bias."""
 
     def target_shape(self, batch: int, length: int) -> tuple[int, ...]:
         return (batch, length, self.channels)
@@ -93,7 +93,7 @@ class _Projected(HeadModule):
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def project(self, hidden: Tensor) -> Tensor:
-        """The predicted numbers (..., width) of hidden states (..., dim)."""
+        """The linear map (..., width) of hidden states (..., dim)."""
         return F.linear(hidden, self.weight, self.bias)
 
 
@@ -106,7 +106,7 @@ class CategoricalHead(_Projected):
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Logits (batch, cells, levels), and with targets their loss; targets at positions that are not real do not count."""
+        """Logits (batch, cells, levels), and with targets their loss, without padding."""
         logits = self.project(hidden)
         return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, mask_targets(targets, mask))}
 
@@ -115,7 +115,7 @@ class CategoricalHead(_Projected):
 
 
 class MixtureHead(_Projected):
-    """The numbers of mixtures of logistics."""
+    """Parameters of mixtures of logistics."""
 
     def __init__(self, sizes: Sizes, part: PixelMixture) -> None:
         super().__init__(sizes, numbers(part.mixtures, part.channels), part.bias)
@@ -124,7 +124,7 @@ class MixtureHead(_Projected):
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Numbers (batch, pixels, ...), and with targets the mean nats of a channel value; pixels that are not real do not count."""
+        """Mixture parameters (batch, pixels, ...), and with targets the mean nats per channel value, without padding."""
         given = self.project(hidden)
         if targets is None:
             return given, {}
@@ -133,7 +133,7 @@ class MixtureHead(_Projected):
         return given, {"cross_entropy": mean(self._nats(given, targets), whole) / self.part.channels}
 
     def token_losses(self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor) -> Tensor:
-        """The loss (batch, pixels) of each whole pixel, 0 where it does not count."""
+        """The loss (batch, pixels) of each whole pixel, 0 for excluded ones."""
         return self._nats(self.project(hidden), targets)
 
     def _nats(self, given: Tensor, targets: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
 """A policy and a value at every position, for agents.
 
-logits_t = W h_t + b           one score for each choice, or for numbers the mean and the log-scale of a Gaussian       E119
+logits_t = W h_t + b           one score per choice; for continuous actions the mean and the log scale of a Gaussian   E119
 value_t  = w h_t + c
 
-Discrete actions have one group of choices and MultiDiscrete ones several, side by side in the logits. Numbers (Box) are drawn from a
-Gaussian whose scale is learnt and does not depend on the state; they are on a scale on which -1 and 1 are the bounds, where these are
-finite, and clipped to them on their way to the environment. The loss of reinforcement learning is computed outside (rl/ppo.py); with
+Discrete actions have one group of choices; MultiDiscrete actions have several groups, concatenated in the logits. Continuous actions (Box)
+are drawn from a Gaussian whose scale is a learned constant. If the bounds are finite, the actions are scaled so that -1 and 1 are the
+bounds; they are clipped before they are sent to the environment. The loss of reinforcement learning is computed in rl/ppo.py; with
 targets, the actions of an expert, the loss is their cross-entropy.
 """
 
@@ -24,7 +24,7 @@ from formers.core.initial import draw
 from formers.heads.base import EmbeddingTables, Head, HeadModule, cross_entropy, mask_targets, token_cross_entropy
 
 SHUT = -1e9
-"""The score of an action that cannot be taken."""
+"""The logit of an action that cannot be taken."""
 
 
 class PolicyValue(Head):
@@ -34,24 +34,24 @@ class PolicyValue(Head):
     """The number of choices of each discrete action; one number for Discrete."""
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
-    """The bounds of each number of a Box, instead of choices; None where there is none."""
+    """The bounds of each continuous action of a Box, instead of choices; None if unbounded."""
     gain: PositiveFloat = 0.01
-    """The factor on the initial scores: with a small one all actions begin almost alike."""
+    """The gain of the initial output weights: with a small one, all actions are initially almost equally likely."""
     scale: PositiveFloat = 1.0
-    """What the scale of the Gaussian starts at."""
+    """The initial scale of the Gaussian."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if bool(self.choices) == bool(self.low) or len(self.low) != len(self.high):
             raise FormersError(
                 f"PolicyValue has choices={list(self.choices)}, low={list(self.low)} and high={list(self.high)}: "
-                "give the choices of discrete actions, or as many lower as upper bounds of numbers."
+                "give the choices of discrete actions, or as many lower as upper bounds of continuous actions."
             )
         return self
 
     @property
     def width(self) -> int:
-        """How many logits there are."""
+        """The number of logits."""
         return sum(self.choices) if self.choices else 2 * len(self.low)
 
     def target_shape(self, batch: int, length: int) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ class PolicyValue(Head):
         return PolicyValueHead(sizes.dim, self)
 
     def policy(self, logits: Tensor, allowed: Tensor | None = None) -> Policy:
-        """The distribution of actions of logits (..., width); allowed (..., width) bool marks the choices that can be taken."""
+        """The action distribution for logits (..., width); allowed (..., width) bool marks the choices that can be taken."""
         if self.low:
             mean, log_scale = logits.chunk(2, dim=-1)
             return Policy((), mean, log_scale)
@@ -71,7 +71,7 @@ class PolicyValue(Head):
         return Policy(groups, None, None)
 
     def bounded(self, actions: Tensor) -> Tensor:
-        """Numbers that a policy has drawn (..., n), as the environment takes them: scaled and clipped to the bounds."""
+        """Sampled continuous actions (..., n), scaled and clipped to the bounds of the environment."""
         low = actions.new_tensor([-math.inf if x is None else x for x in self.low])
         high = actions.new_tensor([math.inf if x is None else x for x in self.high])
         finite = low.isfinite() & high.isfinite()
@@ -87,12 +87,12 @@ class Policy(NamedTuple):
     log_scale: Tensor | None
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Actions (...), or (..., n) of several choices or numbers."""
+        """Actions (...), or (..., n) for several choices or continuous actions."""
         if self.mean is not None and self.log_scale is not None:
             noise = torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
             return self.mean + self.log_scale.exp() * noise
         drawn = []
-        for group in self.groups:  # the largest of scores with Gumbel noise is a draw from their softmax
+        for group in self.groups:  # argmax of logits with Gumbel noise samples from their softmax
             noise = torch.rand(group.shape, generator=generator, dtype=group.dtype, device=group.device)
             drawn.append((group - (-noise.clamp(min=1e-20).log()).log()).argmax(dim=-1))
         return drawn[0] if len(drawn) == 1 else torch.stack(drawn, dim=-1)
@@ -105,7 +105,7 @@ class Policy(NamedTuple):
         return best[0] if len(best) == 1 else torch.stack(best, dim=-1)
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """log pi(a) (...) of actions as `sample` gives them."""
+        """log pi(a) (...) of actions in the format of `sample`."""
         if self.mean is not None and self.log_scale is not None:
             off = (actions - self.mean) / self.log_scale.exp()
             return (-0.5 * off.square() - self.log_scale - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
@@ -114,7 +114,7 @@ class Policy(NamedTuple):
         return taken[0] if len(taken) == 1 else torch.stack(taken).sum(dim=0)
 
     def entropy(self) -> Tensor:
-        """H (...), the sum over all choices or numbers."""
+        """H (...), the sum over all choices or continuous actions."""
         if self.log_scale is not None:
             return (self.log_scale + 0.5 * math.log(2 * math.pi * math.e)).sum(dim=-1)
         return torch.stack([-(group.exp() * group).sum(dim=-1) for group in self.groups]).sum(dim=0)
@@ -129,7 +129,7 @@ class Policy(NamedTuple):
 
 
 class PolicyValueHead(HeadModule):
-    """Two linear maps; the scale of a Gaussian is a vector of its own."""
+    """Two linear maps; the log scale of a Gaussian is a separate vector."""
 
     def __init__(self, dim: int, part: PolicyValue) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class PolicyValueHead(HeadModule):
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Logits (batch, length, width); with targets, of discrete actions, their cross-entropy."""
+        """Logits (batch, length, width); with targets for discrete actions, their cross-entropy."""
         logits = self._logits(hidden)
         if targets is None:
             return logits, {}
@@ -155,7 +155,7 @@ class PolicyValueHead(HeadModule):
         return self.worth(hidden)[..., 0]
 
     def token_losses(self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor) -> Tensor:
-        self._refuse_numbers()
+        self._check_discrete()
         each = targets[..., None] if len(self.part.choices) == 1 else targets
         groups = torch.split(self._logits(hidden), list(self.part.choices), dim=-1)
         return torch.stack([token_cross_entropy(group, each[..., i]) for i, group in enumerate(groups)]).sum(dim=0)
@@ -165,12 +165,12 @@ class PolicyValueHead(HeadModule):
         return scores if self.log_scale is None else torch.cat([scores, self.log_scale.to(scores.dtype).expand_as(scores)], dim=-1)
 
     def _mean(self, logits: Tensor, targets: Tensor) -> Tensor:
-        self._refuse_numbers()
+        self._check_discrete()
         if len(self.part.choices) == 1:
             return cross_entropy(logits, targets)
         groups = torch.split(logits, list(self.part.choices), dim=-1)
         return torch.stack([cross_entropy(group, targets[..., i]) for i, group in enumerate(groups)]).mean()
 
-    def _refuse_numbers(self) -> None:
+    def _check_discrete(self) -> None:
         if self.part.low:
-            raise FormersError("a policy over numbers (Box) has no loss of targets: leave them out, and train it with formers.rl.")
+            raise FormersError("a policy for continuous actions (Box) has no cross-entropy: omit targets, and train it with formers.rl.")

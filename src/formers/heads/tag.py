@@ -1,9 +1,9 @@
-"""A class at every position, or several of them.
+"""One or several classes at every position.
 
 logits_t = W h_t + b           (batch, length, classes), or (batch, length, places, classes)  E106
 
-Targets are (batch, length), or (batch, length, places); -100 where nothing is asked, as in Graves (2016), whose sums are six places
-of eleven classes at every step but the first. The loss is the mean over the targets that count.
+Targets are (batch, length), or (batch, length, places); -100 is excluded, as in Graves (2016), whose sums have six places of eleven
+classes at every step except the first. The loss is the mean over the other targets.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from formers.heads.base import EmbeddingTables, Head, HeadModule, cross_entropy,
 
 
 class Tag(Head):
-    """A class, or `places` of them, at every position; targets belong to the position they stand at."""
+    """One class, or `places` classes, at every position; the targets are not shifted."""
 
     classes: PositiveInt
     places: PositiveInt = 1
-    """How many classes a position has; with 1 logits and targets have no dimension for it."""
+    """Classes per position; with 1, logits and targets have no dimension for it."""
 
     def target_shape(self, batch: int, length: int) -> tuple[int, ...]:
         return (batch, length) if self.places == 1 else (batch, length, self.places)
@@ -40,7 +40,7 @@ class TagHead(HeadModule):
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Logits, and with targets their loss; targets at positions that are not real do not count."""
+        """Logits, and with targets their loss, without padding."""
         logits = self._logits(hidden)
         return logits, {} if targets is None else {"cross_entropy": cross_entropy(logits, mask_targets(targets, mask))}
 

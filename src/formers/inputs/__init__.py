@@ -1,4 +1,4 @@
-"""From what a model is given, tokens or vectors, into the stream."""
+"""Input embeddings: from tokens or vectors to vectors of the model width."""
 
 from formers.inputs.base import Input, InputModule, InputSizes
 from formers.inputs.images import ChannelValues, Pixels

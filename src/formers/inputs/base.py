@@ -1,4 +1,4 @@
-"""The input slot: how what a model is given becomes vectors of the stream."""
+"""The input slot: from the model's input to vectors of the model width."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from torch import Tensor, nn
 from formers.core import Positions, Slot
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
-"""The types of token ids."""
+"""The accepted dtypes of token ids."""
 
 
 @dataclass(frozen=True)
 class InputSizes:
-    """What an input builds from: the width of the stream, and the number of token ids or the width of given vectors."""
+    """Sizes for building an input: the model width, and the vocabulary size or the width of input vectors."""
 
     dim: int
     vocab: int | None
     features: int | None
     scale: float
-    """What embedded tokens are multiplied with."""
+    """The factor on embedded tokens."""
     spread: float
-    """Standard deviation of an embedded token at the start, after the scale."""
+    """Initial standard deviation of an embedded token, after the scale."""
     tables: tuple[tuple[int, int], ...] = ()
-    """Words and width of each table of a head that has several."""
+    """Words and width of each table, for a head with several."""
 
 
 class InputModule(nn.Module):
     """Embeds tokens or vectors; a head may share its tables."""
 
     weight: Tensor | None
-    """The table (vocab, dim); None where there is none, or more than one."""
+    """The table (vocab, dim); None if there is none, or more than one."""
     tables: Sequence[Tensor] | nn.ParameterList
-    """Tables (words, width) of clusters of tokens, where there is more than one."""
+    """Tables (words, width) of clusters of tokens, if there is more than one."""
     projections: Sequence[Tensor] | nn.ParameterList
-    """What brings the vectors of each table into the stream (dim, width)."""
+    """The projection (dim, width) of the vectors of each table to the model width."""
 
-    # A module that has one of these as parameters sets it itself: torch refuses a parameter whose name is a class attribute.
+    # A module that has one of these as a parameter sets it itself: torch rejects a parameter whose name is a class attribute.
 
     def check(self, x: Tensor) -> Tensor:
-        """What is given, as `forward` takes it; another shape or type is refused."""
-        raise TypeError(f"{type(self).__name__} takes nothing: define check(x).")
+        """The input in the form that `forward` takes; raises FormersError for another shape or dtype."""
+        raise TypeError(f"{type(self).__name__} does not check its input: define check(x).")
 
     def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
-        """(batch, length, dim) of x (batch, length, ...) at positions, which are 0, 1, ... unless given."""
+        """(batch, length, dim) for x (batch, length, ...) at positions, by default 0, 1, ..."""
         raise TypeError(f"{type(self).__name__} embeds nothing: define forward(x, positions).")
 
 
@@ -58,15 +58,15 @@ class Untied(InputModule):
 
 
 class Input(Slot):
-    """The way into the stream."""
+    """How the model's input is embedded."""
 
     @property
     def vectors(self) -> bool:
-        """Whether it takes `features` floats at each position, and not ids below `vocab`."""
+        """Whether the input has `features` floats per position, instead of ids below `vocab`."""
         return False
 
     def shape(self, features: int | None) -> tuple[int, ...]:
-        """The shape of what is given at each position."""
+        """The shape of the input at each position."""
         return ()
 
     def build(self, sizes: InputSizes) -> InputModule:

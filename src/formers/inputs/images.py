@@ -1,10 +1,10 @@
-"""The cells of an image into the stream (Parmar et al., 2018, section 3.1), one channel value or one pixel a position.
+"""Image inputs (Parmar et al., 2018, section 3.1): one channel value or one pixel per position.
 
-x_t = sqrt(d) E_c[v_(t-1)]        v a channel value, c = (t-1) mod C its channel; a table E_c for each channel      E79
+x_t = sqrt(d) E_c[v_(t-1)]        v a channel value, c = (t-1) mod C its channel; one table E_c per channel      E79
 x_t = ReLU(W f_(t-1) + b)         f the channel values of a pixel, in [-1, 1]: a 1 x C convolution over channels
 
-The model predicts cell t from the cells before it, so position t is given cell t-1. Nothing comes before the first cell: x_0 = 0, and
-whatever is given at position 0 is ignored. An encoder, which predicts nothing, is given each cell at its own position (`shifted` False).
+The model predicts cell t from earlier cells, so the input of position t is cell t-1. There is no cell before the first: x_0 = 0, and
+the input at position 0 is ignored. In an encoder, which predicts nothing, the input of position t is cell t (`shifted` False).
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from formers.inputs.vectors import LinearInput
 
 
 class ChannelValues(Input):
-    """Channel values (batch, cells) 0 ... vocab-1 in the order of the stream, with a table for each of `channels`."""
+    """Channel values (batch, cells) 0 ... vocab-1 in generation order, with one table for each of `channels`."""
 
     channels: PositiveInt = 1
     shifted: bool = True
-    """Whether position t is given the value of cell t-1, and position 0 nothing."""
+    """Whether the input of position t is the value of cell t-1, and of position 0 nothing."""
 
     def build(self, sizes: InputSizes) -> InputModule:
         return ChannelEmbedding(sizes, self)
 
 
 class Pixels(Input):
-    """Pixels (batch, pixels, channels) in [-1, 1] in the order of the stream, `features` channels each."""
+    """Pixels (batch, pixels, channels) in [-1, 1] in generation order, with `features` channels each."""
 
     shifted: bool = True
-    """Whether position t is given pixel t-1, and position 0 nothing."""
+    """Whether the input of position t is pixel t-1, and of position 0 nothing."""
     activation: Literal["relu", "none"] = "relu"
 
     @property
@@ -54,7 +54,7 @@ class Pixels(Input):
 
 
 class ChannelEmbedding(Untied):
-    """A row of the table of its channel for each value."""
+    """Looks up each value in the table of its channel."""
 
     undecayed: ClassVar[tuple[str, ...]] = ("values",)
 
@@ -63,10 +63,10 @@ class ChannelEmbedding(Untied):
         assert sizes.vocab is not None
         self.vocab, self.scale, self.part = sizes.vocab, sizes.scale, part
         self.values = nn.Parameter(torch.randn(part.channels * sizes.vocab, sizes.dim) * (sizes.spread / sizes.scale))
-        """The tables of the channels, one below the other."""
+        """The stacked tables of the channels."""
 
     def check(self, x: Tensor) -> Tensor:
-        return integers(x, (), "(batch, length), the levels of cells in their order")
+        return integers(x, (), "(batch, length), the levels of cells in generation order")
 
     def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         x = self.check(x)
@@ -74,7 +74,7 @@ class ChannelEmbedding(Untied):
         channels = self.part.channels
         if channels > 1:
             cell = where.tensor(x.device) - (1 if self.part.shifted else 0)
-            if concrete(x) and bool(((x < 0) | (x >= self.vocab)).any()):  # else another channel's row would be read
+            if concrete(x) and bool(((x < 0) | (x >= self.vocab)).any()):  # otherwise it would be a row of another channel's table
                 raise out_of_range(x, self.vocab)
             x = x + self.vocab * (cell % channels)
         try:

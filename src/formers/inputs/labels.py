@@ -26,7 +26,7 @@ class LabelEmbedding(nn.Module):
         labels, batch = len(self.weight), x.shape[0]
         wanted = f"give label, an int64 tensor of shape ({batch},) with classes 0 ... {labels - 1}"
         if label is None:
-            raise FormersError(f"the model is conditioned on {labels} classes, and no label is given: {wanted}.")
+            raise FormersError(f"the model is conditioned on {labels} classes, but no label is given: {wanted}.")
         if not isinstance(label, Tensor) or label.shape != (batch,) or label.dtype not in INTEGERS:
             given = f"{label.dtype} of shape {tuple(label.shape)}" if isinstance(label, Tensor) else f"a {type(label).__name__}"
             raise FormersError(f"label is {given}: {wanted}.")

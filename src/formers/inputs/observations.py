@@ -1,8 +1,8 @@
-"""What an agent sees into the stream: vectors by a linear map, images by a small CNN.
+"""Observations of an agent: vectors by a linear map, images by a small CNN.
 
 x_i = W f_i + b + sum_k (W_k c(image_ik) + b_k)        c: three 3 x 3 convolutions with ReLU, the last two with stride 2           E168
 
-The floats of a position are the vector f_i and behind it the images, each height x width x channels in [0, 1], row by row.
+The floats of a position are the vector f_i followed by the images, each height x width x channels in [0, 1], row-major.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Observations(Features):
 
     @property
     def pixels(self) -> int:
-        """How many of the floats are of images."""
+        """The number of floats that belong to images."""
         return sum(map(prod, self.images))
 
     def build(self, sizes: InputSizes) -> InputModule:
@@ -34,7 +34,7 @@ class Observations(Features):
 
 
 class ObservationInput(LinearInput):
-    """The sum of a linear map of the vector and of what a CNN makes of each image."""
+    """The sum of a linear map of the vector and of the CNN output of each image."""
 
     def __init__(self, sizes: InputSizes, part: Observations) -> None:
         super().__init__(sizes)

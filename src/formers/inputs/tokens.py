@@ -1,8 +1,8 @@
-"""Tokens into the stream.
+"""Token embeddings.
 
-x_i = sqrt(d) E[token_i]       the scale stands here or at the logits, never at both  E18
-x_i = sqrt(d) P_c E_c[token_i]  a table for each cluster c of tokens, where the head has such (heads/adaptive.py)      E56
-x_i = sqrt(d) sum_k m_k * E[w_ik]  a position is a fact of words w_i1, w_i2, ...; m_k is learned, a vector for each place k      E105
+x_i = sqrt(d) E[token_i]       the scale is applied here or at the logits, never at both  E18
+x_i = sqrt(d) P_c E_c[token_i]  a table for each cluster c of tokens, if the head has clusters (heads/adaptive.py)      E56
+x_i = sqrt(d) sum_k m_k * E[w_ik]  a position is a fact of words w_i1, w_i2, ...; m_k is a learned vector per word index k      E105
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from formers.inputs.base import INTEGERS, Input, InputModule, InputSizes
 
 
 class Tokens(Input):
-    """Token ids (batch, length), each a row of one table, or of the tables that the head has."""
+    """Token ids (batch, length), embedded by one table, or by the tables of the head's clusters."""
 
     def build(self, sizes: InputSizes) -> InputModule:
         return AdaptiveEmbedding(sizes) if sizes.tables else Embedding(sizes)
@@ -41,7 +41,7 @@ class Facts(Input):
 
 
 class Lookup(InputModule):
-    """What embeds tokens, scaled as the spec says."""
+    """Embeds tokens, with the scale of the spec."""
 
     def __init__(self, sizes: InputSizes) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Lookup(InputModule):
 
 
 class Embedding(Lookup):
-    """The table of token vectors, shared with the head where the head is tied."""
+    """A table of token vectors, shared with a tied head."""
 
     undecayed: ClassVar[tuple[str, ...]] = ("weight",)
     weight: Tensor
@@ -80,7 +80,7 @@ class Embedding(Lookup):
 
 
 class FactEmbedding(Embedding):
-    """The sum of the vectors of a fact's words, each times a learned mask for its place."""
+    """The sum of the vectors of a fact's words, each multiplied by a learned vector of its index."""
 
     undecayed = ("weight", "mask")
 
@@ -88,19 +88,19 @@ class FactEmbedding(Embedding):
         super().__init__(sizes)
         self.words = words
         with torch.no_grad():
-            self.weight *= words**-0.5  # so that a whole fact is spread as a token is
+            self.weight *= words**-0.5  # so that a fact has the standard deviation of a token
         self.mask = nn.Parameter(torch.ones(words, sizes.dim))
 
     def check(self, x: Tensor) -> Tensor:
         return integers(x, (self.words,), f"(batch, facts, {self.words}), the words of each fact, 0 = no word")
 
     def embed(self, tokens: Tensor) -> Tensor:
-        words = super().embed(tokens).masked_fill((tokens == 0)[..., None], 0.0)  # whatever the first row of the table holds
+        words = super().embed(tokens).masked_fill((tokens == 0)[..., None], 0.0)  # 0 is no word, so its row is not used
         return (words * self.mask).sum(dim=2)  # E105
 
 
 class AdaptiveEmbedding(Lookup):
-    """A table for each cluster of tokens, the narrower the rarer they are, and the projections of their vectors into the stream."""
+    """One table per cluster of tokens, narrower for rarer tokens, and the projections of their vectors to the model width."""
 
     undecayed: ClassVar[tuple[str, ...]] = ("tables",)
     weight = None
@@ -110,7 +110,7 @@ class AdaptiveEmbedding(Lookup):
     def __init__(self, sizes: InputSizes) -> None:
         super().__init__(sizes)
         self.edges = (0, *accumulate(words for words, _ in sizes.tables))
-        spread = sizes.spread / self.scale * sizes.dim**0.5  # so that what is projected is spread as a plain embedding is
+        spread = sizes.spread / self.scale * sizes.dim**0.5  # so that projected vectors have the standard deviation of a plain embedding
         self.tables = nn.ParameterList([torch.randn(words, width) * (spread * width**-0.5) for words, width in sizes.tables])
         self.projections = nn.ParameterList([torch.randn(sizes.dim, width) * sizes.dim**-0.5 for _, width in sizes.tables])
 

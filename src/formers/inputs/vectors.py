@@ -1,4 +1,4 @@
-"""Vectors into the stream: x_i = W f_i + b."""
+"""Vector inputs: x_i = W f_i + b."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Features(Input):
 
 
 class LinearInput(Untied):
-    """A linear map of float inputs into the stream."""
+    """A linear map of float inputs to the model width."""
 
     def __init__(self, sizes: InputSizes) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Parts of the family as plain nn.Modules, for models of your own; made of the code that the members run."""
+"""Parts of the family as plain nn.Modules, for use in other models; they run the same code as the members."""
 
 from formers.layers.act import ACT
 from formers.layers.attention import AdaptiveSpanAttention, LSHAttention, RelativeAttention, SelfAttention

@@ -1,4 +1,4 @@
-"""Adaptive Computation Time around a recurrent cell (Graves, 2016; E40-E47): each token takes as many steps as it needs."""
+"""Adaptive Computation Time around a recurrent cell (Graves, 2016; E40-E47): a variable number of steps per token."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class ACT(Layer):
 
     ACT(cell)(x) returns y (batch, length, hidden_size) for x (batch, length, input_size - 1).
 
-    The contract of a cell, which torch.nn.RNNCell, GRUCell and LSTMCell keep: a module with the integers `input_size` and `hidden_size`,
-    called as cell(input, state) -> state.
+    The cell must be a module with the integers `input_size` and `hidden_size`, called as cell(input, state) -> state, as torch.nn.RNNCell,
+    GRUCell and LSTMCell are.
     - input (rows, input_size) is a token's vector with a flag appended: 1 at the token's first step, 0 at later ones. So a cell for vectors
       of width d has input_size = d + 1.
     - state is h (rows, hidden_size), and with `pair` the tuple (h, c) of two such, which is the default for an LSTMCell. y is the mean h.
-    - rows are independent: a call may have fewer rows than the batch, where other rows have halted.
+    - rows are independent: a call may have fewer rows than the batch, if other rows have halted.
 
-    cell may also be "tanh", "gru" or "lstm", the members' own cells, with `dim` as input and hidden width.
+    cell may also be "tanh", "gru" or "lstm", the cells of the members, with `dim` as input and hidden width.
 
-    steps: the most steps of a token. epsilon: a token halts when its halting probabilities sum to 1 - epsilon. ponder: the price of a step;
-    ponder times the mean of N + R is added to `losses["ponder"]`. bias: of the halting unit at the start. act: "graves", or "t2t" for
-    tensor2tensor's variant (E44). The layer is causal and has a state, the cell's.
+    steps: the largest number of steps per token. epsilon: a token halts when its halting probabilities sum to 1 - epsilon. ponder: the cost
+    of a step; ponder times the mean of N + R is added to `losses["ponder"]`. bias: the initial bias of the halting unit. act: "graves", or
+    "t2t" for tensor2tensor's variant (E44). The layer is causal and has a state, the cell's.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ACT(Layer):
 
 
 class CellLayer(HaltingLayer):
-    """The members' halting layer with a cell of a user."""
+    """The members' halting layer with a user's cell."""
 
     def __init__(self, cell: nn.Module, dim: int, part: Pondering, act: Act) -> None:
         super().__init__(dim, part, act)
@@ -78,12 +78,12 @@ class CellLayer(HaltingLayer):
     def drive(self, x: Tensor) -> Tensor:
         return x
 
-    def again(self, drive: Tensor, states: States, n: int) -> States:
+    def cell_step(self, drive: Tensor, states: States, n: int) -> States:
         return self.recurrence(torch.cat([drive, drive.new_full((len(drive), 1), float(n == 0))], dim=1), states)
 
 
 class CellWeights(nn.Module):
-    """A cell of a user, as the members' layers use their own."""
+    """A user's cell with the interface of RecurrentWeights."""
 
     def __init__(self, cell: nn.Module, dim: int, pair: bool) -> None:
         super().__init__()
@@ -91,16 +91,16 @@ class CellWeights(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the weights."""
+        """The dtype of the weights."""
         return next((w.dtype for w in self.parameters()), torch.float32)
 
     def zeros(self, x: Tensor) -> States:
-        """The state before the first of tokens x (batch, ...)."""
+        """The state before the first of the tokens x (batch, ...)."""
         zero = x.new_zeros(len(x), self.dim)
         return (zero, zero) if self.pair else (zero,)
 
     def forward(self, x: Tensor, states: States) -> States:
-        """The states after a step; an error where the cell breaks its contract."""
+        """The states after a step; raises FormersError if the cell returns something else."""
         new: Any = self.cell(x, states if self.pair else states[0])
         found = tuple(new) if self.pair and isinstance(new, tuple | list) else (new,)
         if len(found) != len(states) or not all(isinstance(s, Tensor) and s.shape == states[0].shape for s in found):
@@ -118,7 +118,7 @@ def _sizes(cell: nn.Module, dim: int | None) -> tuple[int, int]:
             f"cell is a {type(cell).__name__} without the integers input_size and hidden_size: give a module such as nn.GRUCell."
         )
     if inputs < 2:
-        raise FormersError(f"the cell's input_size={inputs} has no room for a vector and the flag: give at least 2.")
+        raise FormersError(f"the cell's input_size={inputs} is too small for a vector and the flag: give at least 2.")
     if dim is not None and dim != inputs - 1:
-        raise FormersError(f"dim={dim} and the cell's input_size={inputs} disagree: input_size is dim + 1, for the flag; leave dim out.")
+        raise FormersError(f"dim={dim} and the cell's input_size={inputs} disagree: input_size is dim + 1, for the flag; omit dim.")
     return inputs - 1, width

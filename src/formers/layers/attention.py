@@ -1,4 +1,4 @@
-"""Attention layers, without a residual connection and without a norm: y = Attention(x)."""
+"""Attention layers without a residual connection and without a norm: y = Attention(x)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from formers.score import DynamicSpan, FixedSpan, Relative, Span
 
 
 class SelfAttention(BlockLayer):
-    """Multi-head self-attention over a pattern (E3), the Transformer's and the Sparse Transformer's.
+    """Multi-head self-attention over a pattern (E3), as in the Transformer and the Sparse Transformer.
 
-    bias: whether the projections have biases. dropout: of the attention weights. head_dim, value_dim: dim / heads unless given.
+    bias: whether the projections have biases. dropout: on the attention weights. head_dim, value_dim: dim / heads by default.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class SelfAttention(BlockLayer):
 
 
 class LSHAttention(BlockLayer):
-    """Attention by hashing with queries as keys (E92-E94), the Reformer's; the pattern is Full() or Causal().
+    """LSH attention with queries as keys (E92-E94), as in the Reformer; the pattern is Full() or Causal().
 
-    length: of typical rows; there are two buckets for each `chunk` of it unless `buckets` are given. Rotations are drawn anew in each
-    training call, from torch's generator, and are fixed by `seed` in evaluation and where a state is given. scaled: whether scores are
-    divided by sqrt(head_dim); not by default, as in the member, because keys are normalised.
+    length: the typical length of rows; by default there are two `buckets` per `chunk` of it. Rotations are drawn anew in each training
+    call, from torch's generator; in evaluation, and if a state is given, they are fixed by `seed`. scaled: whether scores are divided by
+    sqrt(head_dim); not by default, as in the member, because keys are normalised.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class LSHAttention(BlockLayer):
 
 
 class RelativeAttention(BlockLayer):
-    """Attention with relative positions (E51) and a memory (E50, E52), Transformer-XL's.
+    """Attention with relative positions (E51) and a memory (E50, E52), as in Transformer-XL.
 
-    pattern: unless given, Causal() with a memory and Full() without.
-    memory: how many inputs of the past a state keeps. Keys and values are computed from them with the current weights, so that the
-    weights are trained on the memory; no gradient flows into it. None: a state keeps keys and values, as in other layers.
-    clamp: distances beyond it count as it. The biases u and v belong to the layer.
+    pattern: by default Causal() with a memory and Full() without.
+    memory: the number of past inputs in a state. Keys and values are computed from them with the current weights, so that the weights get
+    gradients from the memory; no gradient flows into it. None: the state contains keys and values, as in other layers.
+    clamp: the largest distance; longer ones are clamped to it. The biases u and v belong to the layer.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class RelativeAttention(BlockLayer):
 
 
 class AdaptiveSpanAttention(BlockLayer):
-    """Attention whose heads learn how far back they see (E60-E64), `span` tokens at most; the token itself is not seen.
+    """Attention with a learned span per head (E60-E64), at most `span` tokens back; a token does not see itself.
 
-    kind: "learned" has one span a head, "dynamic" one a head and token, "fixed" has none that is trained. penalty: the price of a place;
-    it is added to `losses["span"]`. init: the share of `span` that spans start at. memory: how many inputs a state keeps; `span` unless
-    given. The first token of a row sees no key: its y is that of values 0.
+    kind: "learned" has one span per head, "dynamic" one per head and token, "fixed" has no trained span. penalty: the cost per position of
+    span; it is added to `losses["span"]`. init: the initial span as a fraction of `span`. memory: the number of past inputs in a state;
+    `span` by default. The first token of a row sees no key: its attention output is 0 before the output projection.
     """
 
     def __init__(

@@ -18,11 +18,11 @@ NORMS: dict[str, Residual] = {"pre": PreNorm(), "post": PostNorm()}
 
 
 class TransformerBlock(BlockLayer):
-    """x = residual(x, Attention(x)); x = residual(x, FFN(x)): any member's block, at its first depth step.
+    """x = residual(x, Attention(x)); x = residual(x, FFN(x)): the first block of any member.
 
-    hidden: the width of the feed-forward; 4 dim unless given. norm: "pre" (E12), "post" (E11), or a residual such as Gated(). A stack of
-    pre-norm blocks needs a final nn.LayerNorm, which is not part of the block. dropout: of what the sublayers return.
-    attention, score: other parts of the family, such as LSH() and Relative(). memory: how many inputs of the past a state keeps, as in
+    hidden: the width of the feed-forward; 4 dim by default. norm: "pre" (E12), "post" (E11), or a residual such as Gated(). A stack of
+    pre-norm blocks needs a final nn.LayerNorm, which is not part of the block. dropout: on the outputs of the sublayers.
+    attention, score: other parts of the family, such as LSH() and Relative(). memory: the number of past inputs in a state, as in
     RelativeAttention.
     """
 
@@ -48,7 +48,7 @@ class TransformerBlock(BlockLayer):
         if residual is None:
             raise FormersError(f"norm={norm!r} is not known: {nearest(norm, NORMS)}")
         if isinstance(residual, ReversibleResidual):
-            raise FormersError("a block with norm=Reversible() has two streams: use formers.layers.Reversible(f, g).")
+            raise FormersError("a block with norm=Reversible() has two inputs: use formers.layers.Reversible(f, g).")
         dim = checked("dim", PositiveInt, dim)
         feedforward = Dense(hidden=4 * dim if hidden is None else hidden, activation=activation)
         super().__init__(

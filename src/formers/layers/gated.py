@@ -1,4 +1,4 @@
-"""A gate in the place of a residual connection's sum (E111-E118): x' = g(x, y)."""
+"""A gate instead of the sum of a residual connection (E111-E118): x' = g(x, y)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from formers.residual.gated import GATES, GatedResidual, Kind
 
 
 class Gated(nn.Module):
-    """gate(x, y) returns g(x, y) (..., dim) of the stream x and the update y (..., dim), as in GTrXL.
+    """gate(x, y) returns g(x, y) (..., dim) for the sublayer's input x and the update y (..., dim), as in GTrXL.
 
-    kind: "gru", "output", "input", "highway", "sigtanh" or "sum". bias: what the gate's bias starts at; 2 for gru and 1 for others unless
-    given: the larger, the closer g(x, y) starts to x. GTrXL computes x = gate(x, relu(F(norm(x)))): the norm, F and the ReLU are yours.
+    kind: "gru", "output", "input", "highway", "sigtanh" or "sum". bias: the initial bias of the gate, by default 2 for gru and 1 for
+    others; the larger, the closer g(x, y) starts to x. GTrXL computes x = gate(x, relu(F(norm(x)))): norm, F and ReLU are not included.
     """
 
     def __init__(self, dim: int, kind: Kind = "gru", bias: float | None = None) -> None:
@@ -26,7 +26,7 @@ class Gated(nn.Module):
             raise FormersError(f"kind={kind!r} is not a gate: give one of {', '.join(GATES)}.")
         residual = GatedPart(gate=kind, bias=bias).build(self.dim, 0.0)
         assert isinstance(residual, GatedResidual)
-        residual.norm = nn.Identity()  # type: ignore[assignment]  # the members' norm before the sublayer: no part of the gate
+        residual.norm = nn.Identity()  # type: ignore[assignment]  # the norm before the sublayer is not part of the gate
         self.residual = residual
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:

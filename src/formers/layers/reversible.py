@@ -1,7 +1,7 @@
-"""Reversible residual layers of your own functions (Gomez et al., 2017): the backward pass needs no activations of the forward pass.
+"""Reversible residual layers with user-defined functions (Gomez et al., 2017): the backward pass needs no saved activations.
 
 y_1 = x_1 + f(x_2)        y_2 = x_2 + g(y_1)              two half steps (E95)
-x_2 = y_2 - g(y_1)        x_1 = y_1 - f(x_2)              what the backward pass computes again
+x_2 = y_2 - g(y_1)        x_1 = y_1 - f(x_2)              recomputed in the backward pass
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from formers.model.reversible import HalfStep, run_reversible
 
 
 class _Step(HalfStep):
-    """A half step whose function is a module of a user: `block` is how it is called, and `past` the module."""
+    """A half step whose function is a user's module: `block` is the function to call, and `past` the module."""
 
     block: Callable[[Tensor], Tensor]  # type: ignore[assignment]
     past: nn.Module  # type: ignore[assignment]
@@ -40,20 +40,20 @@ class _Step(HalfStep):
 class Reversible(nn.Module):
     """Reversible(f, g)(x1, x2) returns (y1, y2), with y1 = x1 + f(x2) and y2 = x2 + g(y1), each (batch, length, dim).
 
-    f and g are modules that map (batch, length, dim) to the same shape. Of a training pass only y1 and y2 are kept: the backward pass
-    computes x2 and x1 from them, and calls g and f again, with the same dropout. Further pairs go into the same layer, Reversible(f, g, f2,
-    g2, ...): then only the outputs of the last are kept, whatever the depth.
+    f and g are modules that map (batch, length, dim) to the same shape. Training saves only y1 and y2: the backward pass computes x2
+    and x1 from them, and calls g and f again, with the same dropout. Further pairs can be added to the same layer, Reversible(f, g, f2,
+    g2, ...): then only the outputs of the last are saved, at any depth.
 
-    Gradients flow to x1, x2 and the parameters of f and g; a tensor that f or g takes from elsewhere gets none. f and g must not depend
-    on what they computed before, as BatchNorm's running statistics do. mask (batch, length) is passed to those that take an argument of
-    that name, as the layers of this package do.
+    Gradients flow to x1, x2 and the parameters of f and g; other tensors used by f or g get none. f and g must not depend on earlier
+    calls, as BatchNorm's running statistics do. mask (batch, length) is passed to those that take an argument of that name, as the layers
+    of this package do.
     """
 
     def __init__(self, *functions: nn.Module) -> None:
         super().__init__()
         if not functions or len(functions) % 2 or not all(isinstance(f, nn.Module) for f in functions):
             given = ", ".join(type(f).__name__ for f in functions) or "nothing"
-            raise FormersError(f"Reversible takes pairs of modules and was given {given}: give Reversible(f, g).")
+            raise FormersError(f"Reversible takes pairs of modules, but got {given}: give Reversible(f, g).")
         self.functions = nn.ModuleList(functions)
         self.masked = ["mask" in inspect.signature(f.forward).parameters for f in functions]
 
@@ -74,7 +74,7 @@ class Reversible(nn.Module):
         return first.to(x1.dtype), second.to(x2.dtype)
 
     def call(self, i: int, x: Tensor, mask: Tensor | None) -> Tensor:
-        """f_i(x); an error where it has another shape than x."""
+        """f_i(x); raises FormersError if its shape differs from that of x."""
         f = self.functions[i]
         y = f(x, mask=mask) if mask is not None and self.masked[i] else f(x)
         if not isinstance(y, Tensor) or y.shape != x.shape:

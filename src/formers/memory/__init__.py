@@ -1,4 +1,4 @@
-"""What a member carries from one training segment to the next."""
+"""Memories: what is carried from one training segment to the next."""
 
 from formers.memory.base import Memory, NoMemory
 from formers.memory.carry import Carry

@@ -1,4 +1,4 @@
-"""The memory slot: what a member carries from one training segment to the next."""
+"""The memory slot: what is carried from one training segment to the next."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from formers.core import Slot
 
 
 class Memory(Slot):
-    """The past, in training."""
+    """The past tokens that training keeps between segments."""
 
     @property
     def limit(self) -> int | None:
-        """How many tokens of the past are kept at the most; None where the pattern alone decides."""
+        """The largest number of past tokens that are kept; None if only the pattern limits them."""
         return None
 
     @property
     def origin(self) -> int:
-        """Position of the first token of a row: how many vectors of zeros come before it, which are attended to."""
+        """The position of the first token of a row: the number of zero vectors before it, which are attended to."""
         return 0
 
 
 class NoMemory(Memory):
-    """Every segment stands alone; decoding still has its exact cache."""
+    """Segments are independent; decoding still has an exact cache."""

@@ -1,4 +1,4 @@
-"""The state of recurrent layers, carried from one training segment to the next: back-propagation through time, cut at segments.
+"""The state of recurrent layers, carried from one training segment to the next: truncated back-propagation through time.
 
 s_0 of a segment = SG(s_n of the segment before)        no gradient flows into it (Mikolov et al., 2010; Zaremba et al., 2014)
 """
@@ -9,4 +9,4 @@ from formers.memory.base import Memory
 
 
 class Carry(Memory):
-    """A state of fixed size, which has no end to speak of: all that was read may be in it."""
+    """A recurrent state of fixed size; it may depend on all past tokens."""

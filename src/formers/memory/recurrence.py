@@ -1,14 +1,14 @@
-"""Segment-level recurrence (Dai et al., 2019, section 3.2): the hidden states of the past are read again, and no gradient flows into them.
+"""Segment-level recurrence (Dai et al., 2019, section 3.2): attention to the hidden states of past segments, without gradients into them.
 
 h~ = [SG(m) ; h]          m the memory, h the segment; queries from h, keys and values from h~         E50
-m' = last M of [m ; h]    what each layer was given, the embedding among it                             E52
+m' = last M of [m ; h]    m holds the input of each layer, including the embedding                   E52
 
-A state always holds the hidden states m. A pass with gradients computes keys and values from them, so that their weights learn from the
-memory, also from one that was read without gradients. A pass without gradients keeps the keys and values beside m, and uses them again
-as long as the weights hold the same numbers.
+A state contains the hidden states m. A pass with gradients computes keys and values from them, so that their weights get gradients from
+the memory, even if m was computed without gradients. A pass without gradients also caches the keys and values, and reuses them while the
+weights are unchanged.
 
-The memory begins empty: what is not there is not attended to. With start="zeros" it begins as `length` vectors of zeros that are
-attended to, as in the authors' code and in transformers' Transformer-XL.
+The memory starts empty, and missing tokens are not attended to. With start="zeros" it starts as `length` zero vectors that are
+attended to, as in the authors' code and in the Transformer-XL of transformers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The slots, the table of refusals, and the models built from them."""
+"""The spec, its checks, and the models built from it."""
 
 from formers.model.build import build
 from formers.model.check import check

@@ -1,4 +1,4 @@
-"""A block: self-attention, cross-attention where there is a source, and the feed-forward layer, each in its residual connection.
+"""A block: self-attention, cross-attention if there is a source, and the feed-forward layer, each in its residual connection.
 
 y = F(prenorm(x)),  x <- merge(x, y)      for F = attention, cross-attention, feed-forward, in this order
 """
@@ -61,27 +61,27 @@ class Block(nn.Module):
         return x, tuple(states)
 
     def attend(self, x: Tensor, context: Context, past: LayerState | None, step: int) -> Computed:
-        """Attention(prenorm(x)), over the memory where there is one."""
+        """Attention(prenorm(x)), with the memory if there is one."""
         if self.memory_length is None:
             y, state = self.attention(self.residual_attention.prenorm(x), context, past, step)
         else:
             memory = self.memory(x, past, step)
-            y, state = self.attention(self.residual_attention.prenorm(x), context, memory.entering, step)
-            state = memory.remember(x, context, state) if context.keep else None
-        return self.noted("attention", y, context, step), state
+            y, state = self.attention(self.residual_attention.prenorm(x), context, memory.attended, step)
+            state = memory.next_memory(x, context, state) if context.keep else None
+        return self.record_norm("attention", y, context, step), state
 
     def attend_source(self, x: Tensor, context: Context, past: LayerState | None, step: int) -> Computed:
         """CrossAttention(prenorm(x)) over the encoder's output."""
         y, state = self.cross(self.residual_cross.prenorm(x), context, past, step)
-        return self.noted("cross", y, context, step), state
+        return self.record_norm("cross", y, context, step), state
 
     def transform(self, x: Tensor, context: Context, past: LayerState | None, step: int) -> Computed:
         """FeedForward(prenorm(x))."""
         y, state = self.feedforward(self.residual_feedforward.prenorm(x), context, past, step)
-        return self.noted("feedforward", y, context, step), state
+        return self.record_norm("feedforward", y, context, step), state
 
     def sublayers(self) -> list[tuple[Any, Any, Any]]:
-        """By sublayer: what computes F(prenorm(x)), its residual connection, and F itself."""
+        """For each sublayer: the function F(prenorm(x)), its residual connection, and F itself."""
         found = [(self.attend, self.residual_attention, self.attention)]
         if self.has_cross:
             found.append((self.attend_source, self.residual_cross, self.cross))
@@ -90,21 +90,21 @@ class Block(nn.Module):
         return found
 
     def check(self, past: BlockState | None) -> BlockState:
-        """The past state of each sublayer; the state of a block with other sublayers is refused."""
+        """The past state of each sublayer; raises FormersError for the state of a block with other sublayers."""
         count = 1 + self.has_cross + self.has_feedforward
         if past is not None and len(past) != count:
             raise FormersError("the state has other sublayers than the model: it is of another model; use initial_state.")
         return (None,) * count if past is None else past
 
     def memory(self, x: Tensor, past: LayerState | None, step: int) -> MemoryPass:
-        """The memory that attention over x reads at a step."""
+        """The memory for attention over x at a step."""
         assert self.memory_length is not None
         if past is None and self.zeros:
             past = HiddenMemory.blank(x, self.zeros)
         return MemoryPass(self.attention, self.residual_attention, x, past, step, self.memory_length)
 
-    def noted(self, name: str, y: Tensor, context: Context, step: int) -> Tensor:
-        """y, the norms of whose vectors an inspection records."""
+    def record_norm(self, name: str, y: Tensor, context: Context, step: int) -> Tensor:
+        """y; the norms of its vectors are recorded for an inspection."""
         if context.watch is not None:
             context.watch.note(f"{name} norm", step, partial(norm, y))
         return y

@@ -1,4 +1,4 @@
-"""From a spec to its model."""
+"""Building the model of a spec."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from formers.model.spec import Spec
 
 
 def build(spec: Spec) -> Model:
-    """The model of a spec, freshly initialised; a spec that cannot work is refused before a weight is allocated."""
+    """The model of a spec, freshly initialised; raises FormersError for an invalid spec before any weight is allocated."""
     if not isinstance(spec, Spec):
-        raise FormersError(f"{spec!r} is not a spec: give what formers.spec returns, or use formers.create for a member's name.")
+        raise FormersError(f"{spec!r} is not a spec: give the result of formers.spec, or use formers.create for a member's name.")
     check(spec)
     try:
         return StackModel(spec) if spec.encoder is None else Seq2Seq(spec)
@@ -27,7 +27,7 @@ def build(spec: Spec) -> Model:
 
 
 def _wanted_bytes(text: str) -> int | None:
-    """The bytes that torch could not allocate, as its message names them; None of other messages."""
+    """The bytes that torch could not allocate, from its error message; None for other messages."""
     if found := re.search(r"tried to allocate (\d+) bytes", text):
         return int(found[1])
     if found := re.search(r"overflowed with sizes=\[([\d, ]+)\]", text):
@@ -36,7 +36,7 @@ def _wanted_bytes(text: str) -> int | None:
 
 
 def _too_large(spec: Spec, needed: int) -> str:
-    """The sentence for a spec with a tensor of so many bytes: its largest sizes, and those of its encoder, are named."""
+    """The error for a spec with a tensor of `needed` bytes, with the largest sizes of the spec or its encoder."""
     sizes: dict[str, int] = {}
     for stack in (spec, spec.encoder):
         named = {} if stack is None else {"dim": stack.dim, "vocab": stack.vocab, "length": stack.length}
@@ -44,8 +44,8 @@ def _too_large(spec: Spec, needed: int) -> str:
         for name, size in {**named, "hidden": getattr(hidden, "hidden", None)}.items():
             sizes[name] = max(sizes.get(name, 0), size or 0)
     large = {name: size for name, size in sizes.items() if 100 * size >= max(sizes.values())}
-    told = " and ".join(f"{name}={size}" for name, size in large.items())
+    sizes_text = " and ".join(f"{name}={size}" for name, size in large.items())
     return (
-        f"{spec.name or 'this model'} with {told} has a tensor of {needed / 1e9:,.0f} GB, more than memory holds: "
+        f"{spec.name or 'this model'} with {sizes_text} has a tensor of {needed / 1e9:,.0f} GB, which does not fit into memory: "
         f"use a smaller {' or '.join(large)}."
     )

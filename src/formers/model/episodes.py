@@ -1,7 +1,7 @@
-"""Rows that hold several episodes: who may have them, and how they pass from a state to the next.
+"""Rows with several episodes: which specs support them, and how a state tracks them.
 
-A token sees the tokens of its own episode alone, in the memory and in the row (core/episodes.py). This asks for parts that know distances
-only: what is added to positions, or to a token by where it stands in the row, would have to begin anew.
+A token sees only tokens of its own episode, in the memory and in the row (core/episodes.py). This needs parts that depend only on
+distances: absolute positions, or patterns that depend on the position in the row, would have to restart.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from formers.recurrent import Recurrent
 
 
 def obstacle(spec: Spec) -> str | None:
-    """Why rows of a spec's model cannot hold several episodes; None where they can."""
+    """Why rows of a spec's model cannot contain several episodes; None if they can."""
     if not spec.is_causal or spec.encoder is not None:
-        return "it sees later tokens, or reads a source"
+        return "it is not causal, or it has an encoder"
     if spec.position.absolute:
         return f"its {type(spec.position).__name__} positions count from the first token of a row"
     if spec.memory.origin:
-        return "its memory of zeros stands before the first token of a row alone"
+        return "its memory of zeros comes only before the first token of a row"
     for attention, pattern in spec.layers:
         if not isinstance(attention, DotProduct | Recurrent):
-            return f"its {type(attention).__name__} does not know where an episode begins"
+            return f"its {type(attention).__name__} does not support episodes"
         if not isinstance(pattern, Causal | Local):
             return f"its pattern {type(pattern).__name__} counts from the first token of a row"
     if isinstance(spec.feedforward, SeparableConv):
-        return "its SeparableConv looks over the ends of episodes"
-    return "its Adaptive depth looks at some tokens alone" if isinstance(spec.depth, Adaptive) else None
+        return "its SeparableConv would mix episodes"
+    return "its Adaptive depth computes subsets of tokens" if isinstance(spec.depth, Adaptive) else None
 
 
-def entering(
+def with_episodes(
     spec: Spec, context: Context, ids: Tensor | None, state: State | None, mask: Tensor | None, batch: int, length: int
 ) -> Context:
-    """The stream with its episodes: those of ids (batch, length), or the one that the state is in; as it is where there are none."""
+    """The context with the episodes of ids (batch, length), or with the state's episode; unchanged if there are none."""
     before = None if state is None else state.episode
     if ids is None:
         if before is None:
@@ -50,9 +50,9 @@ def entering(
         ids = before[:, None].expand(batch, length)
     why = obstacle(spec)
     if why is not None:
-        raise FormersError(f"{spec.name or 'this model'} cannot read several episodes in a row, because {why}: use gtrxl, or rnn.")
+        raise FormersError(f"{spec.name or 'this model'} does not support several episodes in a row, because {why}: use gtrxl, or rnn.")
     if mask is not None:
-        raise FormersError("episodes and mask are both given, and a row of episodes has no padding: leave mask out.")
+        raise FormersError("episodes and mask are both given, but rows with episodes have no padding: omit mask.")
     if not isinstance(ids, Tensor) or ids.shape != (batch, length) or ids.is_floating_point() or ids.dtype == torch.bool:
         got = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
         raise FormersError(f"episodes are {got}: give integers of shape ({batch}, {length}), the id of each token's episode.")
@@ -60,8 +60,8 @@ def entering(
     return replace(context, episodes=track_episodes(ids, context.positions, before, start))
 
 
-def leaving(context: Context, state: State | None) -> State | None:
-    """The state behind a stream, in the episode of its last token."""
+def state_with_episode(context: Context, state: State | None) -> State | None:
+    """The state after a pass, with the episode of the last token."""
     if state is None or context.episodes is None:
         return state
     return replace(state, episode=context.episodes.ids[:, -1].clone(), first=context.episodes.first[:, -1].clone())

@@ -1,9 +1,9 @@
-"""Files that are there whole or not at all, sealed by a manifest of their checksums; and the checkpoints of a run, newest first.
+"""Atomic writes, manifests with checksums, and the checkpoints of a run, newest first.
 
     RUN/ckpt/step-00000123/{config.json, model.safetensors, ..., MANIFEST.json}
 
-A folder is written beside its place, forced to the disk, and renamed: what bears the name step-... is complete. What happens to it
-afterwards (a flipped bit, a cut, an edit) its manifest tells.
+A folder is written under a temporary name, synced to disk, and renamed: a folder named step-... is complete. Later damage (a flipped
+bit, truncation, an edit) is detected by its manifest.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from formers.core import FormersError
 MANIFEST = "MANIFEST.json"
 CHECKPOINTS = "ckpt"
 TRAINING = "training.json"
-"""What a checkpoint knows of the training, beside the model."""
+"""The state of the training in a checkpoint, beside the model."""
 BESIDE = ".tmp-"
-"""What the name of a folder or file begins with until it is complete."""
+"""The prefix of names of folders and files that are not complete yet."""
 
 
 def write(path: Path, content: bytes) -> None:
-    """Writes a file beside its place, then moves it there, so that a reader finds the old or the new one, never half of one."""
+    """Writes a file under a temporary name, then renames it, so that a reader sees the old or the new file, never a partial one."""
     beside = path.with_name(f"{BESIDE}{os.getpid()}-{path.name}")
     try:
         write_through(beside, content)
@@ -37,7 +37,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_through(path: Path, content: bytes) -> None:
-    """Writes a file and waits until the disk has it."""
+    """Writes a file and syncs it to disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -45,7 +45,7 @@ def write_through(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Waits until the disk has the names in a folder; on Windows folders cannot be opened, and renaming is journalled."""
+    """Syncs the names in a folder to disk; on Windows folders cannot be opened, and renaming is journalled."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -55,12 +55,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def to_json(content: Any) -> bytes:
-    """A value as JSON for people to read."""
+    """A value as indented JSON."""
     return (json.dumps(content, indent=2) + "\n").encode()
 
 
 def manifest(files: Mapping[str, bytes | Path]) -> bytes:
-    """The manifest of files, given as their contents or as where they are: sizes and checksums, and the manifest's own."""
+    """The manifest of files, given as contents or paths: sizes, checksums, and a checksum of the manifest itself."""
     listed = {name: {"bytes": _size(files[name]), "sha256": digest(files[name])} for name in sorted(files)}
     return _manifest(listed)
 
@@ -70,7 +70,7 @@ def _manifest(listed: Mapping[str, Any]) -> bytes:
 
 
 def digest(content: bytes | Path) -> str:
-    """The SHA-256 of a content, or of a file's."""
+    """The SHA-256 of bytes, or of a file."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     sha = hashlib.sha256()
@@ -85,7 +85,7 @@ def _size(content: bytes | Path) -> int:
 
 
 def fault(folder: Path, only: Container[str] | None = None) -> str | None:
-    """What is wrong with a sealed folder, in a few words, or None: every file of its manifest, or only some, is as written."""
+    """What is wrong with a folder that has a manifest, in a few words; None if its files, or only some of them, are as written."""
     try:
         content = (folder / MANIFEST).read_bytes()
         listed = json.loads(content)["files"]
@@ -102,7 +102,7 @@ def fault(folder: Path, only: Container[str] | None = None) -> str | None:
             if _size(file) != listed[name]["bytes"]:
                 return f"{name} has {_size(file):,} bytes of {listed[name]['bytes']:,}"
             if digest(file) != listed[name]["sha256"]:
-                return f"{name} is not as it was written: its checksum differs"
+                return f"{name} has changed since it was written: its checksum differs"
         except FileNotFoundError:
             return f"{name} is missing"
         except OSError as error:
@@ -111,33 +111,33 @@ def fault(folder: Path, only: Container[str] | None = None) -> str | None:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The complete checkpoints of a run, newest first; whether they are still sound, `fault` says."""
+    """The complete checkpoints of a run, newest first; `fault` checks whether they are damaged."""
     found = (run / CHECKPOINTS).glob("step-*")
     return sorted((f for f in found if f.is_dir() and f.name[5:].isdigit()), key=lambda f: int(f.name[5:]), reverse=True)
 
 
 def newest(run: Path, say: Callable[[str], None], only: Container[str] | None = None) -> Path | None:
-    """The newest sound checkpoint of a run; damaged ones are skipped and named. None if there never was one."""
+    """The newest undamaged checkpoint of a run; damaged ones are skipped and reported. None if there never was one."""
     found = checkpoints(run)
     for folder in found:
         wrong = fault(folder, only)
         if wrong is None:
             return folder
-        if not folder.exists():  # a training has pruned it meanwhile, so there are newer ones
+        if not folder.exists():  # deleted meanwhile by a running training: there are newer ones
             return newest(run, say, only)
         say(f"{folder} is skipped: {wrong}")
     if found:
-        raise FormersError(f"{run} has no sound checkpoint ({found[0].name}: {wrong}): take the folder from a copy, or train again.")
+        raise FormersError(f"{run} has no undamaged checkpoint ({found[0].name}: {wrong}): take the folder from a copy, or train again.")
     return None
 
 
 def best(run: Path, last: Path, only: Container[str] | None = None) -> Path:
-    """The checkpoint that did best on held-out data, as the newest one `last` remembers it."""
+    """The checkpoint with the best validation loss, as recorded in the newest one, `last`."""
     step = json.loads((last / TRAINING).read_bytes()).get("best_step")
     folder = last if step is None else run / CHECKPOINTS / step_name(step)
     wrong = fault(folder, only)
     if wrong is not None:
-        raise FormersError(f"the best checkpoint, {folder}, is not sound ({wrong}): use the last one.")
+        raise FormersError(f"the best checkpoint, {folder}, is damaged ({wrong}): use the last one.")
     return folder
 
 
@@ -147,7 +147,7 @@ def step_name(step: int) -> str:
 
 
 def remove(folder: Path) -> None:
-    """Removes a folder; its name goes first, so that half of it is never taken for a checkpoint."""
+    """Removes a folder; it is renamed first, so that a partly removed folder is never used as a checkpoint."""
     aside = folder.with_name(f"{BESIDE}{os.getpid()}-gone-{folder.name}")
     folder.replace(aside)
     shutil.rmtree(aside, ignore_errors=True)

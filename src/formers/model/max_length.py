@@ -1,8 +1,8 @@
-"""How many tokens of a row a stack can read: only real ones count against the end of its positions, patterns and projections.
+"""The largest length of rows; only real tokens count against the limits of positions, patterns and projections.
 
-Padded rows are compacted: the real tokens of each row come first, and padding follows. Where the padded length does not fit, the places
-behind the longest row are left out. To know its length the mask is read, which waits for the device: so this is done there alone, and not
-while a graph is compiled, where padding counts.
+Padded rows are compacted: the real tokens of each row come first, then padding. If the padded length exceeds the limit, the padding
+after the longest row is cut off. This reads the mask, which synchronises with the device: so it is done only in this case, and not in
+compiled graphs, where padding counts.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from formers.model.spec import Spec
 
 
 def check_rows(given: Tensor, mask: Tensor | None, what: str) -> None:
-    """Raises an error for rows (batch, length, ...) without a position, and for a mask of another shape or type."""
+    """Raises FormersError for rows (batch, length, ...) without tokens, and for a mask of another shape or dtype."""
     batch, length = given.shape[:2]
     if length == 0:
-        raise FormersError(f"the {what} was given no tokens: give at least one.")
+        raise FormersError(f"the {what} got no tokens: give at least one.")
     if mask is not None and not isinstance(mask, Tensor):
         raise FormersError(f"mask is a {type(mask).__name__}: give a bool tensor of shape ({batch}, {length}), True = a real token.")
     if mask is not None and (mask.shape != (batch, length) or mask.dtype != torch.bool):
@@ -31,16 +31,16 @@ def check_rows(given: Tensor, mask: Tensor | None, what: str) -> None:
 
 
 class MaxLength:
-    """The places that a stack has for the tokens of a row."""
+    """The length limit of a stack."""
 
     def __init__(self, spec: Spec) -> None:
-        self.most, self.extra, self.origin = spec.room, spec.extra, spec.memory.origin
-        self.patterns = [pattern for _, pattern in spec.layers if pattern.room is not None]
+        self.most, self.extra, self.origin = spec.max_length, spec.extra, spec.memory.origin
+        self.patterns = [pattern for _, pattern in spec.layers if pattern.max_length is not None]
 
     def fit(self, x: Tensor, mask: Tensor | None, state: State | None) -> tuple[int, int]:
-        """The first places of the compacted rows of x (batch, length, dim) that hold all real tokens, and a position that none reaches.
+        """The compacted length of the rows of x (batch, length, dim) that contains all real tokens, and the stop of their positions.
 
-        All places where they fit behind the tokens of the state, and where numbers cannot be read; then padding counts as tokens.
+        The full length if it fits after the tokens of the state, or if values cannot be read; padding then counts as tokens.
         """
         length = x.shape[1]
         stop = length if state is None else state.bound + length
@@ -52,13 +52,13 @@ class MaxLength:
             length, stop = (max(1, number) for number in torch.stack([counts.max(), (counts + start).max()]).tolist())
         elif isinstance(start, Tensor):
             stop = int(start.max()) + length
-        if stop > self.most:  # positions and projections refuse this themselves, but a causal pattern does not know where a row ends
+        if stop > self.most:  # positions and projections check this themselves; a causal pattern needs this check
             for pattern in self.patterns:
                 pattern.of(self.extra + stop)
         return length, stop
 
     def place(self, given: Tensor, mask: Tensor | None, state: State | None) -> tuple[Tensor, Positions, Compaction | None]:
-        """Rows (batch, length, ...) with their real tokens first, the positions of these, and the compaction; None without a mask."""
+        """Rows (batch, length, ...) with their real tokens first, their positions, and the compaction; None without a mask."""
         batch, length = given.shape[:2]
         places, stop = self.fit(given, mask, state)
         past = None if state is None or state.empty else state

@@ -1,4 +1,4 @@
-"""Evaluation mode for a while."""
+"""A context in which a model is in evaluation mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Within it a model is in evaluation mode; behind it every module is again in the mode it was in."""
+    """A context in which a model is in evaluation mode; at its end every module returns to its previous mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""What it takes to compute something a second time and get the same: the states of random numbers, and autocast."""
+"""Repeating a computation exactly: the states of the random number generators, and of autocast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 
 class Randomness(NamedTuple):
-    """The states of torch's global random numbers, on the CPU and on a tensor's device."""
+    """The states of torch's global generators, on the CPU and on a tensor's device."""
 
     cpu: Tensor
     device: str
@@ -21,18 +21,18 @@ class Randomness(NamedTuple):
 
     @classmethod
     def now(cls, x: Tensor) -> Randomness:
-        """The states as they are."""
+        """The current states."""
         return cls(torch.get_rng_state(), x.device.type, *get_device_states(x))
 
     def restore(self) -> None:
-        """Lets random numbers go on from these states."""
+        """Sets the generators to these states."""
         torch.set_rng_state(self.cpu)
         if self.devices:
             set_device_states(self.devices, self.states, device_type=self.device)
 
 
 class Casting(NamedTuple):
-    """What autocast does to the operations of a kind of device."""
+    """The autocast settings of a device type."""
 
     device: str
     dtype: torch.dtype
@@ -41,7 +41,7 @@ class Casting(NamedTuple):
 
     @classmethod
     def now(cls, x: Tensor) -> list[Casting]:
-        """What it does, on the CPU and on a tensor's device."""
+        """The current settings, for the CPU and for a tensor's device."""
         kinds = [kind for kind in dict.fromkeys((x.device.type, "cpu")) if torch.amp.is_autocast_available(kind)]
         cached = torch.is_autocast_cache_enabled()
         return [cls(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), cached) for kind in kinds]
@@ -49,7 +49,7 @@ class Casting(NamedTuple):
 
 @contextmanager
 def replaying(x: Tensor, castings: Sequence[Casting]) -> Iterator[None]:
-    """Within it autocast is as it was; behind it random numbers go on as if nothing had been drawn."""
+    """A context with these autocast settings; at its end the generators are reset to their states before it."""
     before = Randomness.now(x)
     with ExitStack() as stack:
         stack.callback(before.restore)

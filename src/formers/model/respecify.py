@@ -1,4 +1,4 @@
-"""The same weights under another spec: a memory of another length, another pattern, another clamp."""
+"""A model with the same weights and another spec: another memory length, pattern or clamp."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from formers.model.weights import mismatch
 
 
 def respecified(model: Model, spec: Spec) -> Model:
-    """The model of another spec with the weights of this one: shared, not copied, so that it learns as this one does.
+    """The model of another spec with the weights of this one: shared, not copied, so that training one trains both.
 
-    The model itself where the spec is its own; a spec whose weights have other names or shapes is refused.
+    Returns the model itself if the spec is the same; raises FormersError if the weights of the spec have other names or shapes.
     """
     if spec == model.spec:
         return model
-    with torch.device("meta"):  # its own weights are never there
+    with torch.device("meta"):  # no memory for its own weights
         other = build(spec)
     weights, wanted = model.state_dict(keep_vars=True), other.state_dict(keep_vars=True)
     wrong = mismatch(weights, wanted)
     if wrong is not None:
         raise FormersError(
-            f"the model has {wrong.have} for {wrong.name!r} where the other spec asks for {wrong.want}: change only what has no weights, "
+            f"the model has {wrong.have} for {wrong.name!r} but the other spec needs {wrong.want}: change only parts without weights, "
             "such as memory, pattern or clamp."
         )
     for name, weight in wanted.items():
-        weight.requires_grad_(weights[name].requires_grad)  # which torch would make the shared weight's
+        weight.requires_grad_(weights[name].requires_grad)  # otherwise torch would change that of the shared weight
     other.load_state_dict(weights, assign=True)
     other.tokenizer, other.labels = model.tokenizer, model.labels
     return other.train(model.training)

@@ -1,20 +1,19 @@
-"""Two streams through a stack by half steps, of which a backward pass needs no activations but those of the sublayer it is at.
+"""A reversible stack: two halves updated in turn; the backward pass needs only the activations of the current sublayer.
 
 (x_1, x_2) <- (x_2, x_1 + D(x_2))          D = Drop(F(LN(.))), a half step                              E95
-x_1 = x'_2 - D(x_2)                        undone, from what the half step gave: (x_2, x'_2)
-g_1 = g'_2,  g_2 = g'_1 + g'_2 dD/dx_2     gradients of its input, by those of its output
+x_1 = x'_2 - D(x_2)                        the inverse, from the output (x_2, x'_2)
+g_1 = g'_2,  g_2 = g'_1 + g'_2 dD/dx_2     gradients of the input, from those of the output
 
-The forward pass keeps the last two streams, and what is needed to run each D once more and get the same: the state of the random
-numbers, autocast, and what was decided (`Decisions`). The backward pass goes through the half steps in reverse. It computes D
-again from x_2, takes its gradient at once, and subtracts D to find x_1. The gradients of weights are returned as those of inputs, never
-written by a backward pass within: so DistributedDataParallel sees them as it does any other's, and weights that several steps
-share get their sum.
+The forward pass saves the last two halves, and what is needed to repeat each D exactly: the states of the random number generators,
+autocast, and decisions (`Decisions`). The backward pass runs the half steps in reverse. It recomputes D from x_2, computes its gradient
+at once, and subtracts D to get x_1. The gradients of weights are returned like those of inputs, never accumulated by an inner backward
+pass: so DistributedDataParallel handles them as usual, and weights that several steps share get their sum.
 
-Streams are at least float32, whatever the weights are: what is added and subtracted again must not drift. A sublayer is given what it
-would have been given without that.
+Halves are at least float32, whatever the dtype of the weights, so that adding and subtracting does not drift. The inputs of sublayers
+have the usual dtype.
 
-A sublayer that treats every place alone may have an attribute `chunk`: its half step is then done for so many places at a time, in
-both directions, and the activations of one slice live at once.
+A sublayer that computes each position separately may have an attribute `chunk`: its half step is then computed for that many
+positions at a time, in both passes, and only the activations of one chunk exist at once.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ if TYPE_CHECKING:
 
 Ends = Callable[[Tensor, Tensor], Tensor]
 Pair = tuple[Tensor, Tensor]
-TIDY = 8
-"""After so many half steps freed memory is given back: gradients of weights lie scattered among it, and glibc would let it grow."""
+RELEASE_EVERY = 8
+"""Freed memory is released after every so many half steps: gradients of weights fragment the heap, and glibc would let it grow."""
 
 
 class HalfStep(NamedTuple):
-    """A half step: sublayer number `which` of a block at a depth step, and what it left behind before."""
+    """A half step: sublayer number `which` of a block at a depth step, and its past state."""
 
     block: Block
     which: int
@@ -61,18 +60,18 @@ class HalfStep(NamedTuple):
         return residual, sublayer
 
     def slices(self, length: int) -> list[slice]:
-        """The places that are computed at once."""
+        """The slices of positions that are computed at once."""
         chunk = getattr(self.modules[1], "chunk", None)
         return [slice(start, start + chunk) for start in range(0, length, chunk)] if chunk else [slice(0, length)]
 
     def added(self, x: Tensor, context: Context, kind: torch.dtype) -> tuple[Tensor, LayerState | None]:
-        """D(x), computed in a type, and what the sublayer leaves behind."""
+        """D(x), computed in a dtype, and the state of the sublayer."""
         compute, *_ = self.block.sublayers()[self.which]
         y, entry = compute(x.to(kind), context, self.past, self.step)
         return self.modules[0].dropped(y), entry
 
-    def joined(self, first: Tensor, second: Tensor, context: Context, kind: torch.dtype, free: bool) -> tuple[Tensor, LayerState | None]:
-        """x_1 + D(x_2), and what the sublayer leaves behind; free: all else that is computed is let go, slice by slice."""
+    def updated(self, first: Tensor, second: Tensor, context: Context, kind: torch.dtype, free: bool) -> tuple[Tensor, LayerState | None]:
+        """x_1 + D(x_2), and the state of the sublayer; free: all other tensors are freed, chunk by chunk."""
         parts = self.slices(second.shape[1])
         if len(parts) == 1:
             y, entry = self.added(leaf(second) if free else second, context, kind)
@@ -83,14 +82,14 @@ class HalfStep(NamedTuple):
         for part in parts:
             y, _ = self.added(leaf(second[:, part]) if free else second[:, part], context, kind)
             made.append(first[:, part] + (y.detach() if free else y))
-            del y  # and all that it was made of, before the next slice
+            del y  # frees its graph before the next chunk
         if watch is not None:
             watch.done()
         return torch.cat(made, dim=1), None
 
 
 class _Slices(Watch):
-    """Gathers notes of slices, to put them one behind the other."""
+    """Collects the recorded values of chunks, to concatenate them."""
 
     def __init__(self, outer: Watch) -> None:
         super().__init__(outer.only)
@@ -102,7 +101,7 @@ class _Slices(Watch):
             self.parts.setdefault((name, step), []).append(value().detach())
 
     def done(self) -> None:
-        """Notes them where they belong."""
+        """Records the concatenated values."""
         for (name, step), parts in self.parts.items():
             self.outer.note(name, step, partial(torch.cat, parts, dim=1))
 
@@ -110,29 +109,28 @@ class _Slices(Watch):
 def run_reversible(
     halves: Sequence[HalfStep], x: Tensor, context: Context, weights: Sequence[Tensor], ends: Ends, other: Tensor | None = None
 ) -> tuple[Tensor, Tensor, list[LayerState | None]]:
-    """The two streams (batch, length, dim) that x becomes, and what each half step leaves behind; extra losses go into stream.losses.
+    """The two halves (batch, length, dim) for input x, and the state of each half step; extra losses are added to context.losses.
 
-    Where gradients are wanted, only the end of the way is kept for them; under torch.compile, which has a backward pass of its own, all
-    that it wants. `weights` are those of the stack, `ends` is how streams end, for whoever looks on. `other` is the second stream at the
-    start, where it is not x too.
+    With gradients only the final halves are saved; under torch.compile, which generates its own backward pass, it decides what is saved.
+    `weights` are those of the stack. `ends` combines the halves, for an inspection. `other` is the initial second half, if it is not x.
     """
     kind, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
     other = None if other is None else other.to(x.dtype)
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         source = None if context.source is None else context.source.hidden
-        learnt = [w for w in weights if w.requires_grad]
-        if learnt or any(t is not None and t.requires_grad for t in (x, other, source)):
-            passage, left = ReversiblePass.of(halves, context, kind, learnt), list[LayerState | None]()
-            first, second, *costs = ReversibleFunction.apply(passage, context, ends, left, x, other, source, *learnt)  # type: ignore[no-untyped-call]
-            add_up(context.losses, dict(zip(passage.names, costs, strict=True)))
-            return first, second, left
+        trained = [w for w in weights if w.requires_grad]
+        if trained or any(t is not None and t.requires_grad for t in (x, other, source)):
+            forward_pass, states = ReversiblePass.of(halves, context, kind, trained), list[LayerState | None]()
+            first, second, *costs = ReversibleFunction.apply(forward_pass, context, ends, states, x, other, source, *trained)  # type: ignore[no-untyped-call]
+            add_losses(context.losses, dict(zip(forward_pass.names, costs, strict=True)))
+            return first, second, states
     inside = replace(context, losses={})
-    first, second, left = through(halves, x, inside, kind, ends, other=other)
-    add_up(context.losses, inside.losses)
-    return first, second, left
+    first, second, states = run_forward(halves, x, inside, kind, ends, other=other)
+    add_losses(context.losses, inside.losses)
+    return first, second, states
 
 
-def through(
+def run_forward(
     halves: Sequence[HalfStep],
     x: Tensor,
     context: Context,
@@ -141,13 +139,13 @@ def through(
     random: list[Randomness | None] | None = None,
     other: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, list[LayerState | None]]:
-    """Both streams behind the last half step, and what each half step leaves behind; extra losses go into stream.losses.
+    """Both halves after the last half step, and the state of each half step; extra losses are added to context.losses.
 
-    random: where the states of random numbers before each half step are gathered, so that it can be run again. What it computes is then
-    let go; it is computed with gradients all the same, by the very code that the backward pass will run.
+    random: a list that receives the generator states before each half step, so that it can be repeated. Computed tensors are then
+    freed; they are still computed with gradients enabled, by the same code as in the backward pass.
     """
     first, second = x, x if other is None else other
-    left: list[LayerState | None] = []
+    states: list[LayerState | None] = []
     for i, half in enumerate(halves):
         if context.watch is not None and half.which == 0:
             context.watch.note("stream norm", half.step, partial(_norm, ends, first, second))
@@ -155,91 +153,95 @@ def through(
         if random is not None:
             random.append(Randomness.now(x) if any(m.training for part in half.modules for m in part.modules()) else None)
             inside = replace(context, losses={})
-            tidy(i, x)
-        made, entry = half.joined(first, second, inside, kind, free=random is not None)
+            release_sometimes(i, x)
+        made, entry = half.updated(first, second, inside, kind, free=random is not None)
         first, second = second, made  # E95
-        left.append(entry)
+        states.append(entry)
         if random is not None:
-            add_up(context.losses, {name: loss.detach() for name, loss in inside.losses.items()})
-    return first, second, left
+            add_losses(context.losses, {name: loss.detach() for name, loss in inside.losses.items()})
+    return first, second, states
 
 
 @dataclass(eq=False)
 class ReversiblePass:
-    """What the way back must know of the way through, beside tensors that were given or returned."""
+    """What the backward pass needs from the forward pass, beside saved tensors."""
 
     halves: Sequence[HalfStep]
     context: Context
-    """Without anything that hangs on the results: else these would keep themselves alive."""
+    """Without references to results: they would keep themselves alive."""
     valid: Tensor | None
-    """Which places of the source are real."""
+    """The mask of real tokens of the source."""
     kind: torch.dtype
     weights: Sequence[Tensor]
-    """All that can learn in the stack: which of them a half step has used is found out by asking for gradients."""
+    """All trainable weights of the stack: which of them a half step uses is determined when gradients are computed."""
     random: list[Randomness | None] = field(default_factory=list)
     castings: list[Casting] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    """Those of the extra losses, in the order in which they are returned."""
+    """The names of the extra losses, in the order in which they are returned."""
 
     @classmethod
     def of(cls, halves: Sequence[HalfStep], context: Context, kind: torch.dtype, weights: Sequence[Tensor]) -> ReversiblePass:
-        """The passage that a stream begins."""
+        """The record of a new forward pass."""
         decisions: Decisions | None = context.channels.get(Decisions)
-        # `keep` stays: what a sublayer computes may depend on it, as the rotations of LSH do, and the way back computes the same again.
-        kept = replace(context, losses={}, watch=None, source=None).with_channels(Decisions() if decisions is None else decisions)
-        return cls(halves, kept, None if context.source is None else context.source.valid, kind, weights)
+        # `keep` is unchanged: sublayers may depend on it, as the rotations of LSH do, and the backward pass must repeat them.
+        own = replace(context, losses={}, watch=None, source=None).with_channels(Decisions() if decisions is None else decisions)
+        return cls(halves, own, None if context.source is None else context.source.valid, kind, weights)
 
-    def reading(self, context: Context, source: Tensor | None) -> Context:
-        """A stream over a source, with what has been decided and losses of its own."""
+    def context_with(self, context: Context, source: Tensor | None) -> Context:
+        """A context with a source, the decisions of the first pass, and separate losses."""
         inside = replace(context, losses={}, source=None if source is None else Source(source, self.valid))
         return inside.with_channels(self.context.channels[Decisions])
 
 
 class ReversibleFunction(torch.autograd.Function):
-    """The whole way of both streams, of which the end is kept."""
+    """The whole reversible stack as one autograd function, which saves only its output."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        passage: ReversiblePass,
+        forward_pass: ReversiblePass,
         context: Context,
         ends: Ends,
-        left: list[Any],
+        states: list[Any],
         x: Tensor,
         other: Tensor | None,
         source: Tensor | None,
         *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Both streams, and the extra losses."""
+        """Both halves, and the extra losses."""
         read = None if source is None else source.detach().requires_grad_(source.requires_grad)
-        passage.castings = Casting.now(x)
-        context = passage.reading(context, read)
+        forward_pass.castings = Casting.now(x)
+        context = forward_pass.context_with(context, read)
         with torch.enable_grad():
             start = None if other is None else other.detach()
-            first, second, entries = through(passage.halves, x.detach(), context, passage.kind, ends, passage.random, start)
-        left.extend(entries)
-        passage.names = list(context.losses)
-        ctx.passage, ctx.two = passage, other is not None
-        # The weights are read where they are. Saved, they are checked for having stayed what they were.
+            first, second, entries = run_forward(
+                forward_pass.halves, x.detach(), context, forward_pass.kind, ends, forward_pass.random, start
+            )
+        states.extend(entries)
+        forward_pass.names = list(context.losses)
+        ctx.forward_pass, ctx.two = forward_pass, other is not None
+        # Saving the weights makes torch check that they were not modified in place; the values are used from the modules.
         ctx.save_for_backward(first, second, source, *weights)
         return first, second, *context.losses.values()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, first_slope: Tensor, second_slope: Tensor, *costs: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of x, of the second stream, of the source and of the weights."""
-        passage: ReversiblePass = ctx.passage
+        """The gradients of x, of the second half, of the source and of the weights."""
+        forward_pass: ReversiblePass = ctx.forward_pass
         first, second, source, *_ = ctx.saved_tensors
         learns = source is not None and source.requires_grad
         read = leaf(source) if learns else source
-        tidy(len(passage.halves) // TIDY * TIDY, first)  # what the way through has freed, if it was long
-        back = Back(passage, read, dict(zip(passage.names, costs, strict=True)), [*([read] if learns else []), *passage.weights])
+        release_sometimes(len(forward_pass.halves) // RELEASE_EVERY * RELEASE_EVERY, first)  # memory freed by the forward pass
+        back = Back(
+            forward_pass, read, dict(zip(forward_pass.names, costs, strict=True)), [*([read] if learns else []), *forward_pass.weights]
+        )
         streams, slopes = (first, second), (first_slope, second_slope)
-        with replaying(first, passage.castings):
-            for i, (half, random) in enumerate(zip(reversed(passage.halves), reversed(passage.random), strict=True)):
+        with replaying(first, forward_pass.castings):
+            for i, (half, random) in enumerate(zip(reversed(forward_pass.halves), reversed(forward_pass.random), strict=True)):
                 if random is not None:
                     random.restore()
-                tidy(i, first)
+                release_sometimes(i, first)
                 streams, slopes = back.undo(half, streams, slopes)
         sums = [back.sums.get(i) for i in range(len(back.leaves))]
         begins = slopes if ctx.two else (slopes[0] + slopes[1], None)
@@ -248,24 +250,24 @@ class ReversibleFunction(torch.autograd.Function):
 
 @dataclass(eq=False)
 class Back:
-    """The way back: half steps are undone one by one, and the gradients of what they all share add up."""
+    """The backward pass: inverts half steps one by one, and accumulates the gradients of shared tensors."""
 
-    passage: ReversiblePass
+    forward_pass: ReversiblePass
     source: Tensor | None
     costs: dict[str, Tensor]
     """The gradients of the extra losses."""
     leaves: Sequence[Tensor]
-    """The source, where it learns, and the weights."""
+    """The source, if it needs a gradient, and the weights."""
     sums: dict[int, Tensor] = field(default_factory=dict)
-    """Their gradients so far, by their places among the leaves."""
+    """Their gradients so far, by index of the leaf."""
 
     def __post_init__(self) -> None:
-        # Gradients live to the end. Made one by one they would lie scattered among what is freed again, and the C library would take new
-        # room at every half step, so that memory would grow with depth after all: theirs is taken before, side by side.
-        self.room = [torch.empty_like(x) for x in self.leaves]
+        # Gradients live until the end. Allocated one by one they would fragment the heap, and the C library would take new memory at every
+        # half step, so that memory would grow with depth: so they are allocated at the start, contiguously.
+        self.buffers = [torch.empty_like(x) for x in self.leaves]
 
     def undo(self, half: HalfStep, streams: Pair, slopes: Pair) -> tuple[Pair, Pair]:
-        """What streams and their gradients were before a half step."""
+        """The halves and their gradients before a half step."""
         (second, made), (second_slope, slope) = streams, slopes
         firsts, seconds = [], []
         for part in half.slices(second.shape[1]):
@@ -275,13 +277,13 @@ class Back:
         return (_whole(firsts), second), (slope, _whole(seconds))
 
     def _again(self, half: HalfStep, x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor | None]:
-        """D(x) and its gradient by x, for the gradient `slope` of D(x); those of the leaves are added to their sums."""
+        """D(x) and its gradient with respect to x, for the gradient `slope` of D(x); gradients of the leaves are accumulated."""
         x = leaf(x)
         with torch.enable_grad():
-            # Modules are given tensors that are no leaves: what counts FLOPs has hooks that autograd.grad does not run on leaves.
+            # Modules get views instead of leaves: the hooks of FLOP counters do not run on leaves in autograd.grad.
             source = None if self.source is None else self.source.view_as(self.source)
-            context = self.passage.reading(self.passage.context, source)
-            y, _ = half.added(x.view_as(x), context, self.passage.kind)
+            context = self.forward_pass.context_with(self.forward_pass.context, source)
+            y, _ = half.added(x.view_as(x), context, self.forward_pass.kind)
         ends = [(y, slope.to(y.dtype)), *((loss, self.costs[name]) for name, loss in context.losses.items())]
         ends = [(end, by) for end, by in ends if end.requires_grad]
         found = torch.autograd.grad([end for end, _ in ends], [x, *self.leaves], [by for _, by in ends], allow_unused=True)
@@ -294,31 +296,31 @@ class Back:
         if i in self.sums:
             self.sums[i] += gradient
         else:
-            self.sums[i] = self.room[i].copy_(gradient)
+            self.sums[i] = self.buffers[i].copy_(gradient)
 
 
 def _norm(ends: Ends, first: Tensor, second: Tensor) -> Tensor:
-    """How long the vectors of two streams are, if these end here."""
+    """The norms of the combined halves."""
     return norm(ends(first, second).detach())
 
 
-def tidy(i: int, x: Tensor) -> None:
-    """Gives freed memory back to the system now and then: at half step i of streams like x, on a CPU."""
-    if i and i % TIDY == 0 and x.device.type == "cpu":
+def release_sometimes(i: int, x: Tensor) -> None:
+    """Releases freed memory at every RELEASE_EVERY-th half step i, on a CPU."""
+    if i and i % RELEASE_EVERY == 0 and x.device.type == "cpu":
         release_memory()
 
 
 def leaf(x: Tensor) -> Tensor:
-    """x as the beginning of a graph."""
+    """x as a leaf of a new graph."""
     return x.detach().requires_grad_()
 
 
-def add_up(losses: dict[str, Tensor], more: dict[str, Tensor]) -> None:
+def add_losses(losses: dict[str, Tensor], more: dict[str, Tensor]) -> None:
     """Adds named losses to others."""
     for name, loss in more.items():
         losses[name] = losses[name] + loss if name in losses else loss
 
 
 def _whole(parts: list[Tensor]) -> Tensor:
-    """Slices of a row, side by side."""
+    """The concatenation of the chunks of a row."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)

@@ -1,4 +1,4 @@
-"""Saving and loading: weights as safetensors, everything else as JSON; nothing that can run code, nothing half-written."""
+"""Saving and loading: weights as safetensors, everything else as JSON; files cannot contain code, and writes are atomic."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ log = logging.getLogger(__name__)
 FORMAT = "formers/1"
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 MODEL = (CONFIG, WEIGHTS, TOKENIZER, TRAINING)
-"""The files of a checkpoint that are read to use its model."""
+"""The files of a checkpoint that are needed to load its model."""
 TRAIN_ONLY = "auxiliary."
-"""What the names of weights begin with that only training needs."""
+"""The prefix of the names of weights that only training needs."""
 DEFINITION = "definition"
-"""The field of a tokenizer that stands in a file of its own, which other libraries read too."""
+"""The field of a tokenizer that is saved as a separate file, which other libraries can read."""
 
 
 def save(model: Model, path: str | Path) -> None:
-    """Writes config.json, model.safetensors and their manifest into the folder `path`, each whole or not at all.
+    """Writes config.json, model.safetensors and their manifest into the folder `path`; each write is atomic.
 
-    A model that formers has saved there is replaced; files of these names that it has not written are refused.
+    A model that formers saved there is replaced; raises FormersError if files of these names were not written by formers.
     """
     folder = given_path("path", path, "the folder to save the model in")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FormersError(f"{folder} cannot be made a folder ({error.strerror}): give another place to save in.") from None
+        raise FormersError(f"{folder} cannot be created as a folder ({error.strerror}): give another folder.") from None
     files = contents(model, deployed=True)
     files[MANIFEST] = manifest(files)
     foreign = [] if _is_ours(folder) else [name for name in (CONFIG, *files) if (folder / name).exists()]
@@ -55,7 +55,7 @@ def save(model: Model, path: str | Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder holds a model that formers has saved, by the format that its config.json names."""
+    """Whether a folder contains a model saved by formers, by the format in its config.json."""
     try:
         return str(json.loads((folder / CONFIG).read_bytes())["format"]).startswith(f"{FORMAT.partition('/')[0]}/")
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -63,7 +63,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def contents(model: Model, deployed: bool = False) -> dict[str, bytes]:
-    """The files that a model is saved as, by name; deployed, without what only training needs."""
+    """The files of a saved model, by name; deployed: without what only training needs."""
     _check_norms(model)
     spec = model.spec.deployed() if deployed else model.spec
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
@@ -79,25 +79,25 @@ def contents(model: Model, deployed: bool = False) -> dict[str, bytes]:
 
 
 def _check_norms(model: Model) -> None:
-    """Refuses norms whose epsilon is not the spec's: only the spec is saved, so that loading would change what the model computes."""
+    """Raises FormersError for norms whose epsilon is not the spec's: only the spec is saved, so that loading would change the model."""
     for side, spec in (("stack", model.spec), ("encoder", model.spec.encoder)):
         epsilon = None if spec is None else getattr(spec.residual, "epsilon", None)
         if epsilon is None:
             continue
         stack = model.get_submodule(side)
-        joins = {f"{name}.norm": part.norm for name, part in stack.named_modules() if isinstance(part, NormResidual)}
-        for name, norm in {**joins, "final": stack.final}.items():
+        norms = {f"{name}.norm": part.norm for name, part in stack.named_modules() if isinstance(part, NormResidual)}
+        for name, norm in {**norms, "final": stack.final}.items():
             if isinstance(norm, torch.nn.LayerNorm) and norm.eps != epsilon:
                 raise FormersError(
-                    f"{side}.{name} has eps={norm.eps} where the spec has epsilon={epsilon}, and only the spec is saved: "
+                    f"{side}.{name} has eps={norm.eps} but the spec has epsilon={epsilon}, and only the spec is saved: "
                     f"build the model from a spec whose residual has epsilon={norm.eps}."
                 )
 
 
 def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: Literal["last", "best"] = "last") -> Model:
-    """The model saved in a folder, or the last or the best checkpoint of a run, in evaluation mode, with its tokenizer.
+    """The model saved in a folder, or in the last or best checkpoint of a run, in evaluation mode, with its tokenizer.
 
-    What only training needs is left behind: a run keeps it in its checkpoints, and goes on with it.
+    It does not include what only training needs; the checkpoints of a run keep it for resuming.
     """
     place = given_path("path", path, "the folder of a saved model or of a run")
     folder = find(place, checkpoint)
@@ -106,15 +106,15 @@ def load(path: str | Path, device: str | torch.device = "cpu", checkpoint: Liter
     except FormersError:
         if folder == place or folder.exists():
             raise
-        return load(path, device, checkpoint)  # a training has pruned it meanwhile
+        return load(path, device, checkpoint)  # deleted meanwhile by a running training
 
 
 def _load(path: Path, folder: Path, device: str | torch.device) -> Model:
-    """The model saved in a folder, which a path has led to."""
+    """The model saved in a folder; `path` is the path given by the user."""
     config = read_config(folder)
-    spec, tokenizer = Spec(**config["spec"]).deployed(), load_tokenizer(config, folder)  # these name a wrong field
+    spec, tokenizer = Spec(**config["spec"]).deployed(), load_tokenizer(config, folder)  # their errors name a wrong field
     check(spec)
-    if folder == path and (folder / MANIFEST).exists():  # a run's checkpoint has been looked at
+    if folder == path and (folder / MANIFEST).exists():  # a run's checkpoint has already been checked
         wrong = fault(folder, MODEL)
         if wrong is not None:
             raise FormersError(
@@ -123,12 +123,12 @@ def _load(path: Path, folder: Path, device: str | torch.device) -> Model:
     model = build(spec)
     model.tokenizer = tokenizer
     model.labels = None if config.get("labels") is None else tuple(config["labels"])
-    load_weights(model, folder, assign=True, but=TRAIN_ONLY)  # as they were saved, in their type, too
+    load_weights(model, folder, assign=True, but=TRAIN_ONLY)  # in the dtype in which they were saved
     return model.to(device).eval()
 
 
 def find(path: Path, checkpoint: str = "last") -> Path:
-    """The folder that holds a model: the path itself, or of a run the checkpoint asked for."""
+    """The folder with a model: the path itself, or for a run the requested checkpoint."""
     if checkpoint not in ("last", "best"):
         raise FormersError(f"checkpoint={checkpoint!r} is unknown: use last or best.")
     if not (path / CHECKPOINTS).is_dir():
@@ -140,29 +140,29 @@ def find(path: Path, checkpoint: str = "last") -> Path:
 
 
 def load_weights(model: Model, folder: Path, assign: bool = False, but: str | None = None) -> None:
-    """Reads the weights of a folder into a model of the same shapes; with assign they keep the type they were saved in.
+    """Loads the weights of a folder into a model of the same shapes; with assign they keep the dtype in which they were saved.
 
-    but: what the names of weights begin with that stay as they are.
+    but: the prefix of the names of weights that are not loaded.
     """
     try:
         weights = current_names(load_file(folder / WEIGHTS, device="cpu"))
     except FileNotFoundError:
         raise FormersError(
-            f"{folder} has no {WEIGHTS}: the run has not saved yet, or is not one; give a folder that formers wrote."
+            f"{folder} has no {WEIGHTS}: the run has not saved yet, or it is not a run; give a folder that formers wrote."
         ) from None
     except (SafetensorError, OSError) as error:
         raise FormersError(f"{folder / WEIGHTS} is damaged ({error}): take it from a copy, or train again.") from None
     if but is not None:
-        kept = {name: value for name, value in model.state_dict().items() if name.startswith(but)}
-        weights = {**{name: value for name, value in weights.items() if not name.startswith(but)}, **kept}
+        unchanged = {name: value for name, value in model.state_dict().items() if name.startswith(but)}
+        weights = {**{name: value for name, value in weights.items() if not name.startswith(but)}, **unchanged}
     _check_weights(model, weights, folder)
-    if assign:  # Out of the file they stand at any address, and by that some kernels choose how to round.
+    if assign:  # aligned copies: the rounding of some kernels depends on the address
         weights = {name: value.clone() for name, value in weights.items()}
     model.load_state_dict(weights, assign=assign)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What a saved folder's config.json says."""
+    """The contents of a saved folder's config.json."""
     try:
         config = json.loads((folder / CONFIG).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -172,12 +172,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("spec"), dict):
         raise FormersError(f"{folder / CONFIG} has no spec: it is not a formers model; give a folder that formers wrote.")
     if config.get("format") != FORMAT:
-        raise FormersError(f"{folder / CONFIG} is of format {config.get('format')!r}, not {FORMAT!r}: use the formers that wrote it.")
+        raise FormersError(f"{folder / CONFIG} has the format {config.get('format')!r}, not {FORMAT!r}: use the formers that wrote it.")
     return config
 
 
 def load_tokenizer(config: dict[str, Any], folder: Path) -> Tokenizer | None:
-    """The tokenizer that a saved folder's config.json speaks of."""
+    """The tokenizer of a saved folder; None if it has none."""
     saved, file = config.get("tokenizer"), folder / TOKENIZER
     if saved is None:
         return None
@@ -188,6 +188,6 @@ def _check_weights(model: Model, weights: dict[str, torch.Tensor], folder: Path)
     wrong = mismatch(weights, model.state_dict())
     if wrong is not None:
         raise FormersError(
-            f"{folder / WEIGHTS} holds {wrong.have} for {wrong.name!r} where the configuration asks for {wrong.want}: "
-            "the two are not of one model."
+            f"{folder / WEIGHTS} has {wrong.have} for {wrong.name!r}, but {CONFIG} needs {wrong.want}: "
+            "the two files are of different models; take both from one saved folder."
         )

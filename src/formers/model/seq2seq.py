@@ -1,4 +1,4 @@
-"""The encoder-decoder: two stacks, and cross-attention from the second to the first."""
+"""The encoder-decoder: two stacks, with cross-attention from the decoder to the encoder."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from formers.recurrent.final_states import FinalStates
 
 
 class Seq2Seq(Model):
-    """Reads a source, writes a target."""
+    """An encoder for the source, and a decoder that predicts the target."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         assert spec.encoder is not None
         shared = spec.encoder.vocab is None and spec.encoder.features is None
         self.source_embedding = None if shared else spec.encoder.input.build(spec.encoder.input_sizes)
-        self.source_room = MaxLength(spec.encoder)
+        self.source_max_length = MaxLength(spec.encoder)
         self.source_embeds = Embeds(spec.encoder.dim)
         self.encoder = Stack(spec.encoder)
         self.stack = Stack(spec)
@@ -40,17 +40,17 @@ class Seq2Seq(Model):
         starts: RandomStarts | None = None,
         source_embeds: Tensor | None = None,
     ) -> tuple[Source, dict[str, Tensor]]:
-        """The encoder's output over source (batch, n), real tokens first, and its extra losses, "encoder " before their names.
+        """The encoder's output for source (batch, n), real tokens first, and its extra losses, with "encoder " before their names.
 
-        Extra vectors of the encoder are not in it: what they have gathered the tokens have read, and a source's places stay its tokens.
-        Final states are, where the decoder begins with them: 0 of a source without a token, as after a reset.
+        Extra vectors of the encoder are removed, so that keys are the source's tokens. Final states are included if the decoder starts from
+        them; they are 0 for a source without tokens, as after a reset.
         starts: the random starts of the pass.
         source_embeds: instead of source, what its embedding would return, (batch, n, dim).
         """
         given, embeds = self.given(source, source_embeds, "source and source_embeds")
         read = self.source_embeds if embeds is not None else self.embedding if self.source_embedding is None else self.source_embedding
         inner = None if watch is None else watch.inside("encoder")
-        x, context, _ = self.enter(given, source_mask, None, inner, read, self.source_room)
+        x, context, _ = self.prepare(given, source_mask, None, inner, read, self.source_max_length)
         context = replace(context, keep=False, update=update).with_channels(RandomStarts() if starts is None else starts)
         if self.spec.attention.reads_source:
             context = context.with_channels(FinalStates())
@@ -63,7 +63,7 @@ class Seq2Seq(Model):
         return Source(hidden, context.valid, tuple(final)), losses
 
     def embed_source(self, source: Tensor) -> Tensor:
-        """What the source's embedding returns for source (batch, n): (batch, n, dim), to be given as `source_embeds`."""
+        """The output (batch, n, dim) of the source's embedding for source (batch, n); can be passed as `source_embeds`."""
         return self._embedded(self.embedding if self.source_embedding is None else self.source_embedding, source, None)
 
     def forward(
@@ -82,13 +82,13 @@ class Seq2Seq(Model):
         progress: float = 0.0,
         update: int | None = None,
     ) -> Output:
-        """Logits (batch, length, vocab) of decoder inputs `target`, given `source`, which a state that has read one does not read again.
+        """Logits (batch, length, vocab) for the decoder inputs `target`, given `source`; not needed with a state that has one.
 
         inputs_embeds, source_embeds: instead of target and source, what their embeddings would return, (batch, length, dim); positions are
         still added.
-        label: the class (batch,) of each row, where the decoder's spec has `labels`.
-        progress: the share of the training that is done, by which losses of training alone may fade.
-        update: the number of the training step, by which parts key what they draw anew at each.
+        label: the class (batch,) of each row, if the decoder's spec has `labels`.
+        progress: the completed fraction of the training, for auxiliary losses with a schedule.
+        update: the number of the training step, a key of random numbers that are drawn anew at each step.
         """
         state = usable(state)
         given, embedding = self.given(target, inputs_embeds, "target and inputs_embeds")
@@ -96,18 +96,18 @@ class Seq2Seq(Model):
         losses: dict[str, Tensor] = {}
         starts = RandomStarts()
         if source is not None and source_embeds is not None:
-            raise FormersError("the model was given both of source and source_embeds: give exactly one of them.")
+            raise FormersError("the model got both source and source_embeds: give exactly one of them.")
         if state is None or state.empty:
             read = source if source_embeds is None else self.source_embeds.check(source_embeds)
             if read is None:
-                raise FormersError("there is no source, and no state that has read one: give source or source_embeds.")
+                raise FormersError("there is neither a source nor a state with one: give source or source_embeds.")
             if read.shape[0] != given.shape[0]:
-                raise FormersError(f"source has {read.shape[0]} rows and target {given.shape[0]}: give as many of each.")
+                raise FormersError(f"source has {read.shape[0]} rows and target {given.shape[0]}: give the same number of each.")
             encoded, losses = self.encode(source, source_mask, watch, update, starts, source_embeds)
-        x, context, packed = self.enter(given, mask, state, watch, embedding)
-        context = self.tapped(replace(context, source=encoded, losses=losses, update=update).with_channels(starts), targets, progress)
+        x, context, packed = self.prepare(given, mask, state, watch, embedding)
+        context = self.with_taps(replace(context, source=encoded, losses=losses, update=update).with_channels(starts), targets, progress)
         hidden, steps = self.stack(self.labelled(x, label), context, () if state is None else state.steps)
-        return self.finish(hidden, targets, mask, context, packed, self.leave(context, mask, state, steps, len(given)), progress)
+        return self.finish(hidden, targets, mask, context, packed, self.next_state(context, mask, state, steps, len(given)), progress)
 
     def inspect(
         self,
@@ -118,15 +118,15 @@ class Seq2Seq(Model):
         *,
         label: Tensor | None = None,
     ) -> Inspection:
-        """What the model computes over a source and decoder inputs: both stacks' attention maps, cross-attention, and norms.
+        """Attention maps of both stacks, cross-attention maps and norms, for a source and decoder inputs, in evaluation mode.
 
-        label: the class (batch,) of each row, where the decoder's spec has `labels`.
+        label: the class (batch,) of each row, if the decoder's spec has `labels`.
         """
         (batch, n), (_, m) = size_of(target), size_of(source)
         reader = self.spec.encoder
         assert reader is not None
         seen = reader.extra + m
         keys = reader.attention.key_count(reader.sizes, seen) or seen
-        own = self.spec.heads * n * (self.spec.comparing * n + self.spec.depth.steps * m)
-        weights = batch * (reader.comparing * reader.heads * seen * keys + own)
+        own = self.spec.heads * n * (self.spec.attention_steps * n + self.spec.depth.steps * m)
+        weights = batch * (reader.attention_steps * reader.heads * seen * keys + own)
         return inspect_pass(self, lambda watch: self(source, target, source_mask=source_mask, mask=mask, label=label, watch=watch), weights)

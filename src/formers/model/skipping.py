@@ -1,7 +1,7 @@
-"""Adaptive depth in evaluation, computed for the tokens alone that have not halted: a speed-up, the output is the same.
+"""Adaptive depth in evaluation, computed only for tokens that have not halted: faster, with the same output.
 
-Rows whose tokens have all halted are left out. In the others, queries and the feed-forward layer are computed for running tokens; keys and
-values for tokens that have changed since the step before, and those of halted tokens are used again.
+Rows whose tokens have all halted are skipped. In the others, queries and the feed-forward layer are computed for running tokens; keys
+and values for tokens that changed in the last step; those of halted tokens are reused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from formers.attention.multihead import SelfAttention, leave_behind, within
+from formers.attention.multihead import SelfAttention, next_cache, within
 from formers.core import Context, HiddenMemory, KVCache, Positions, Range, compact
 from formers.core.positions import EMPTY, SubsetPositions
 from formers.core.state import LayerState
@@ -27,7 +27,7 @@ from formers.patterns import Full
 
 
 def skip_halted(depth: AdaptiveBlocks, state: Tensor, context: Context, past: States, step_input: StepInput, halting: Halting) -> Averaged:
-    """What `AdaptiveBlocks.averaged` computes, for running tokens, and for the rows that have such, alone."""
+    """`AdaptiveBlocks.averaged`, computed only for running tokens, and for rows that have any."""
     out, done, batch = torch.zeros_like(state), halting, torch.arange(len(state), device=state.device)
     part, block, steps = depth.part, depth.blocks[0], depth.steps
     assert isinstance(block, Block)
@@ -36,7 +36,7 @@ def skip_halted(depth: AdaptiveBlocks, state: Tensor, context: Context, past: St
     rows_can_end = not context.keep and not past and isinstance(step_input.positions, Range)
     for t in range(steps):
         alive = halting.running.any(dim=1)
-        if rows_can_end and not bool(alive.all()):  # the results of rows that end here are put aside
+        if rows_can_end and not bool(alive.all()):  # store the results of rows that end here
             out, done = out.to(y.dtype).index_copy(0, batch, y), done.put(batch, halting)
             rows = alive.nonzero()[:, 0]
             context, reuse = rows_of(context, rows), reuse.rows(rows)
@@ -77,27 +77,27 @@ def rows_of(context: Context, rows: Tensor) -> Context:
 
 @dataclass(frozen=True)
 class TokenSubset:
-    """Some tokens of rows (batch, length): one after the other, or in rows as long as the longest needs."""
+    """Some tokens of rows (batch, length): as a flat sequence, or as padded rows."""
 
     active: Tensor
     """(batch, length) bool."""
     count: int
-    """How many they are in all."""
+    """The number of tokens in total."""
     order: Tensor
-    """(batch, most): the indices of each row's tokens, in order, and any indices after them."""
+    """(batch, most): the indices of each row's tokens, in order, followed by arbitrary indices."""
     held: Tensor
-    """(batch, most) bool: which of these indices are of tokens of the subset."""
+    """(batch, most) bool: which of these indices are tokens of the subset."""
 
     @classmethod
     def of(cls, active: Tensor) -> TokenSubset:
-        """The tokens marked in active (batch, length) bool; rows have a place for at least one."""
+        """The tokens marked in active (batch, length) bool; rows have at least one slot."""
         packed, counts = compact(active), active.sum(dim=1)
         most = max(1, int(counts.max()))
         return cls(active, int(counts.sum()), packed.order[:, :most], packed.valid[:, :most])
 
     @property
     def even(self) -> bool:
-        """Whether every row has as many."""
+        """Whether every row has the same number of tokens."""
         return self.count == self.held.numel()
 
     def flat(self, x: Tensor) -> Tensor:
@@ -124,19 +124,19 @@ class TokenSubset:
 
 @dataclass
 class KeyValueReuse:
-    """Keys and values of the tokens of one pass, used again from step to step for tokens that have not changed."""
+    """Keys and values of the tokens of one pass, reused from step to step for tokens that have not changed."""
 
     kv: Tensor | None = None
-    """(batch, length, widths), keys beside values; None where they are not known."""
+    """(batch, length, widths), keys and values concatenated; None if not computed."""
     changed: Tensor | None = None
     """(batch, length) bool: the tokens that have changed since kv was computed."""
     signal: Tensor | None = None
-    """(dim): what the position adds to every token at this step, and which is not in kv; None where it adds nothing of that kind."""
+    """(dim): the vector that the position adds to every token at this step, not included in kv; None if there is none."""
 
     def project(self, project: Callable[[Tensor], Tensor], x: Tensor, added: Callable[[Tensor], Tensor]) -> Tensor:
-        """project(x) of x (batch, length, dim), where `project` treats each token alone; added(s) = project(x + s) - project(x).
+        """project(x) for x (batch, length, dim), where `project` computes each token separately; added(s) = project(x + s) - project(x).
 
-        How a token's values are rounded depends on when it changed and on no other token: else the future would leak into the last bits.
+        The rounding of a token's values depends only on when it changed, not on other tokens: else the future leaks into the last bits.
         """
         more = None if self.signal is None else added(self.signal)
         if self.kv is None or self.changed is None:
@@ -153,15 +153,15 @@ class KeyValueReuse:
         return made
 
     def rows(self, which: Tensor) -> KeyValueReuse:
-        """The same of some rows."""
+        """The keys and values of some rows."""
         return KeyValueReuse() if self.kv is None or self.changed is None else KeyValueReuse(self.kv[which], self.changed[which])
 
 
 def reusable(reuse: KeyValueReuse, block: Block, x: Tensor, t: int, step_input: StepInput) -> KeyValueReuse:
-    """The keys and values that can be used again at step t; none where the position changes all tokens in another way at every step."""
+    """The keys and values that can be reused at step t; none if the position changes tokens in another way at every step."""
     if not step_input.every_step:
         return reuse
-    # Keys and values of a sum are the sum of keys and values: the step's part is added to those known, unless a norm comes between.
+    # Projections are linear: the step's part is added to the cached values, unless there is a norm before.
     reuse.signal = None if step_input.extra or block.residual_attention.has_prenorm else step_input.position.step_vector(t, x)
     return KeyValueReuse() if reuse.signal is None else reuse
 
@@ -169,23 +169,23 @@ def reusable(reuse: KeyValueReuse, block: Block, x: Tensor, t: int, step_input: 
 def run_subset(
     block: Block, x: Tensor, context: Context, past: BlockState | None, step: int, active: Tensor, reuse: KeyValueReuse
 ) -> tuple[Tensor, BlockState] | None:
-    """The active tokens of x (batch, length, dim), marked in active (batch, length), one step deeper as (tokens, dim), and the state of
-    each sublayer. None where the block has to compute all tokens at once.
+    """The active tokens of x (batch, length, dim), marked in active (batch, length), after the block, as (tokens, dim), and the state of
+    each sublayer. None if the block cannot compute a subset.
     """
     before = block.check(past)
     memory = None if block.memory_length is None else block.memory(x, before[0], step)
-    if not can_skip(block) or (memory is not None and isinstance(memory.entering, HiddenMemory)):
+    if not can_skip(block) or (memory is not None and isinstance(memory.attended, HiddenMemory)):
         return None
     subset = TokenSubset.of(active)
     inner, states = subset.flat(x), []
     for (_, residual, sublayer), own in zip(block.sublayers(), before, strict=True):
         state: LayerState | None
         if sublayer is block.attention:
-            keys = own if memory is None else memory.entering
+            keys = own if memory is None else memory.attended
             assert keys is None or isinstance(keys, KVCache)
             y, state = attend_subset(sublayer, residual.prenorm, x, context, keys, step, subset, reuse)
             if memory is not None and context.keep:
-                state = memory.remember(x, context, state)
+                state = memory.next_memory(x, context, state)
         elif isinstance(sublayer, Transition):
             y, state = sublayer(residual.prenorm(inner)[None], context, own, step)
             y = y[0]
@@ -200,10 +200,10 @@ def run_subset(
 
 
 def can_skip(block: Block) -> bool:
-    """Whether a block can be applied to some of the tokens alone."""
+    """Whether a block can be applied to a subset of the tokens."""
     if type(block.attention) is not SelfAttention or (block.has_feedforward and not isinstance(block.feedforward, Transition)):
         return False
-    return type(block.attention.qkv) is nn.Linear  # which is applied in parts; a wrapper, such as an adapter, is not
+    return type(block.attention.qkv) is nn.Linear  # its weight is used in parts, which a wrapper, such as an adapter, does not allow
 
 
 def attend_subset(
@@ -216,7 +216,7 @@ def attend_subset(
     subset: TokenSubset,
     reuse: KeyValueReuse,
 ) -> tuple[Tensor, KVCache | None]:
-    """y (tokens, dim) of a subset of the tokens of x (batch, length, dim); all of x, and the past, give keys and values."""
+    """y (tokens, dim) for a subset of the tokens of x (batch, length, dim); keys and values are those of all of x and of the past."""
     pattern, own, score = attention.patterns[step], attention.widths[0], attention.score
     reach, furthest = (None, None) if score is None else (score.reach(step), score.max_reach(step))
     if context.valid is None and not pattern.is_causal:
@@ -227,13 +227,13 @@ def attend_subset(
     )
     k, v = attention.split_all(kv, 2)
     cache = KVCache(k, v, context.positions) if past is None else within(past, furthest).append(k, v, context.positions)
-    left = leave_behind(cache, pattern, context, furthest) if context.keep else None
+    state = next_cache(cache, pattern, context, furthest) if context.keep else None
     seen = cache if reach is None else within(cache, reach + x.shape[1])
     asking = prenorm(subset.flat(x))
     if not subset.count:
-        return asking, left
+        return asking, state
     q = attention.split(subset.padded(F.linear(asking, weight[:own], None if bias is None else bias[:own])), attention.sizes.head_dim)
-    # A query that sees everything does not need its position.
+    # A query that sees all keys does not need its position.
     anywhere = isinstance(pattern, Full) and score is None
     queries: Positions = Range(0, q.shape[2]) if anywhere else subset.positions(context.positions)
     term = None
@@ -241,4 +241,4 @@ def attend_subset(
         inner = replace(context, positions=queries, valid=subset.held)
         q, term = score(subset.padded(asking), q, seen.positions, inner, attention.scale, step)
     request = attention.request(pattern, queries, seen.positions, None if pattern.is_causal else context.valid, term)
-    return subset.unpadded(attention.mix(q, seen, request, context, step)), left
+    return subset.unpadded(attention.mix(q, seen, request, context, step)), state

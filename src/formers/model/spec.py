@@ -1,4 +1,4 @@
-"""The slots: a model as one frozen value."""
+"""The specification of a model as one frozen value."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from formers.score import NoScore, Score
 
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 SHAPING = ("dim", "heads", "extra", "depth", "memory", "attention", "pattern", "position", "score", "residual", "feedforward")
-"""The fields that shape a state, beside the widths of heads and the encoder; not what only training, the head or the vocabulary need."""
+"""The fields that a state depends on, beside the head widths and the encoder; not those for training, the head or the vocabulary."""
 
 
 class Spec(Part):
     """One stack of blocks with its embedding and head; with `encoder`, the decoder of an encoder-decoder."""
 
     name: str = ""
-    """The member this is, for people to read."""
+    """The name of the member; only for display."""
     vocab: PositiveInt | None = None
-    """Number of token ids; an encoder without one reads through its decoder's embedding."""
+    """Number of token ids; an encoder without one uses its decoder's embedding."""
     features: PositiveInt | None = None
     """Width of float inputs, instead of vocab."""
     input: Input = Tokens()
-    """The way into the stream; where it is not given, Features with `features`, and Tokens without."""
+    """The input embedding; by default Features if `features` is given, else Tokens."""
     labels: PositiveInt | None = None
-    """Number of classes that the stream is conditioned on: the class of each row is then given as `label`."""
+    """Number of classes for conditioning: the class of each row is then passed as `label`."""
     image: Raster | None = None
-    """The order in which the cells of an image are generated, where the stream is one."""
+    """The generation order of the cells of an image, if the rows are images."""
     dim: PositiveInt
     heads: PositiveInt
     head_dim: PositiveInt | None = None
-    """Width of a head's queries and keys; dim / heads unless given."""
+    """Width of a head's queries and keys; dim / heads by default."""
     value_dim: PositiveInt | None = None
-    """Width of a head's values; head_dim unless given."""
+    """Width of a head's values; head_dim by default."""
     length: PositiveInt
-    """The training segment."""
+    """The length of training segments."""
     extra: NonNegativeInt = 0
-    """Learned vectors that stand before the tokens of every row: the pattern's first places."""
+    """Number of learned vectors before the tokens of every row; patterns count them as the first positions."""
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
     embedding_scale: Literal["input", "output", "none"] = "input"
-    """Where the embedding table's scale goes: sqrt(dim) on what it reads, 1/sqrt(dim) on what it writes, or nowhere."""
+    """Where the embedding table is scaled: sqrt(dim) at the input, 1/sqrt(dim) at the logits, or not at all."""
     initialisation: Law = "xavier"
-    """How weights start; with "fan-in", the Sparse Transformer's, embeddings are small and a head of its own starts at 0."""
+    """The distribution of initial weights; with "fan-in", the Sparse Transformer's, embeddings are small and an untied head starts at 0."""
 
     position: Position
     pattern: Pattern
@@ -72,7 +72,7 @@ class Spec(Part):
     @model_validator(mode="before")
     @classmethod
     def _with_input(cls, fields: Any) -> Any:
-        """The fields with the input that they imply; files of older versions have `fact` in its place."""
+        """The fields with the default input; files of earlier versions have `fact` instead."""
         if not isinstance(fields, dict):
             return fields
         words = fields.get("fact")
@@ -80,25 +80,25 @@ class Spec(Part):
         plain = fields.get("input") in (None, Tokens(), Features())
         if words is not None:
             fields["input"] = Facts(words=words)
-        elif plain and (fields.get("vocab") is None) != (fields.get("features") is None):  # these two follow from what is given
+        elif plain and (fields.get("vocab") is None) != (fields.get("features") is None):  # the default follows from vocab and features
             fields["input"] = Tokens() if fields.get("features") is None else Features()
         return fields
 
     @property
     def fact(self) -> int | None:
-        """Words of a fact, where a position is a sentence."""
+        """Words per fact, if a position is a sentence; else None."""
         return self.input.words if isinstance(self.input, Facts) else None
 
     @property
     def input_sizes(self) -> InputSizes:
-        """The sizes that the input builds from."""
+        """The sizes for building the input."""
         scale = self.dim**0.5 if self.embedding_scale == "input" else 1.0
         tables = () if self.vocab is None else self.head.tables(self.vocab, self.dim)
         return InputSizes(self.dim, self.vocab, self.features, scale, self.spread, tables)
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes that parts build from."""
+        """The sizes for building parts."""
         head_dim = self.head_dim or self.dim // self.heads
         return Sizes(
             dim=self.dim, heads=self.heads, head_dim=head_dim, value_dim=self.value_dim or head_dim,
@@ -110,7 +110,7 @@ class Spec(Part):
 
     @property
     def layers(self) -> tuple[tuple[Attention, Pattern], ...]:
-        """The attention and the pattern of every depth step, without what wraps them."""
+        """The attention and the pattern of every depth step, unwrapped."""
         return tuple((self.attention.at(step), self.pattern.at(step)) for step in range(self.depth.steps))
 
     @property
@@ -119,76 +119,76 @@ class Spec(Part):
         return self.pattern.is_causal or all(self.pattern.at(step).is_causal for step in range(self.depth.steps))
 
     @property
-    def room(self) -> int | None:
-        """How many tokens of a row the stack can read at all: as many as positions, patterns and projections have places for.
+    def max_length(self) -> int | None:
+        """The largest length of a row that positions, patterns and projections allow.
 
-        None where nothing of it ends.
+        None if unlimited.
         """
         ends = [self.position.table_length(self.length) if self.position.bounded else None]
-        ends += [None if pattern.room is None else pattern.room - self.extra for _, pattern in self.layers]
-        ends += [attention.room(self.length) for attention, _ in self.layers]
+        ends += [None if pattern.max_length is None else pattern.max_length - self.extra for _, pattern in self.layers]
+        ends += [attention.max_length(self.length) for attention, _ in self.layers]
         return min((end for end in ends if end is not None), default=None)
 
     @property
     def final_widths(self) -> tuple[tuple[int, ...], ...]:
-        """The widths of the final states that each recurrent layer of the stack has for a decoder."""
+        """The widths of the final states of each recurrent layer, for a decoder."""
         sizes = self.sizes
         found = (self.attention.at(layer).final_widths(sizes) for layer in range(self.depth.steps))
         return tuple(widths for widths in found if widths)
 
     @property
-    def comparing(self) -> int:
-        """The number of depth steps that compare tokens with one another: recurrent ones do not."""
+    def attention_steps(self) -> int:
+        """The number of depth steps with attention; recurrent layers do not count."""
         return sum(not self.attention.at(step).carries for step in range(self.depth.steps))
 
     @property
     def width(self) -> int:
-        """The width of the hidden states that the stack gives to its head, or to a decoder."""
+        """The width of the stack's output, the input of the head or of a decoder."""
         return self.residual.width(self.dim)
 
     @property
     def head_sizes(self) -> Sizes:
-        """The sizes that the head builds from: as wide as what it reads."""
+        """The sizes for building the head, with the width of the stack's output."""
         return replace(self.sizes, dim=self.width)
 
     @property
     def spread(self) -> float:
-        """Standard deviation of an embedded token at the start, after the scale."""
+        """Initial standard deviation of an embedded token, after the scale."""
         if self.initialisation == "fan-in":
             return float(0.125 * self.dim**-0.5)
         return {"input": 1.0, "output": float(self.dim**-0.5), "none": 0.02}[self.embedding_scale]
 
     @property
     def draws(self) -> bool:
-        """Whether a part draws something anew in each step of a training."""
+        """Whether a part draws random numbers anew in each training step."""
         return self.attention.draws or (self.encoder is not None and self.encoder.draws)
 
     @property
     def ponders(self) -> int | None:
-        """The most steps of a token of this stack that decides by itself how many it takes (ACT); None where none does."""
+        """The largest number of ACT steps of a token in this stack; None without ACT."""
         each = (self.depth.ponders, *(kind.ponders for kind in self.attention.kinds))
         return max((steps for steps in each if steps is not None), default=None)
 
     @property
     def state_shape(self) -> str:
-        """What a state of this model depends on, as JSON: a model may continue the states of another that agrees in it."""
+        """The fields that a state depends on, as JSON: a model can continue a state of any model with the same value."""
         parts = self.model_dump(mode="json", include=set(SHAPING))
         encoder = None if self.encoder is None else json.loads(self.encoder.state_shape)
         return json.dumps({**parts, "head_dim": self.sizes.head_dim, "value_dim": self.sizes.value_dim, "encoder": encoder})
 
     def differs(self, shape: str) -> str | None:
-        """The first field in which a state's shape differs from this spec's, and its value, in words; None where they agree.
+        """The first field in which a state's shape differs from this spec's, with its value, as text; None if they are equal.
 
-        A field that has been added to a part since the shape was written has its default there.
+        A field that was added to a part after the shape was written has its default there.
         """
-        told = json.loads(shape)
-        reader = told.pop("encoder")
+        given = json.loads(shape)
+        reader = given.pop("encoder")
         if (reader is None) != (self.encoder is None):
             return "no encoder" if reader is None else "an encoder"
         try:
-            other = self.replace(**told)
+            other = self.replace(**given)
         except FormersError:
-            return "parts that are not known here"
+            return "parts unknown to this version"
         mine = self.replace(head_dim=self.sizes.head_dim, value_dim=self.sizes.value_dim)
         for name in ("depth", "heads", "head_dim", "value_dim", *SHAPING):
             if getattr(other, name) != getattr(mine, name):
@@ -197,11 +197,11 @@ class Spec(Part):
         return None if inner is None else f"an encoder of {inner}"
 
     def deployed(self) -> Spec:
-        """The spec of the same model without what only training needs."""
+        """The spec without what only training needs."""
         head = self.head.deployed()
         return self if head == self.head else self.replace(head=head)
 
     @property
     def is_causal(self) -> bool:
-        """Whether no output depends on later tokens, so that the model can continue a stream."""
+        """Whether no output depends on later tokens, so that the model can continue a row."""
         return self.looks_back and self.head.per_position

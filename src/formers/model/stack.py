@@ -25,11 +25,11 @@ from formers.residual import Reversible
 
 
 class Stack(nn.Module):
-    """Positions, then the blocks as the depth applies them, then the final norm where the residual has one.
+    """Positions, then the blocks as the depth applies them, then the final norm if the residual has one.
 
-    A reversible residual has two streams, which pass through the sublayers by half steps instead of through blocks.
+    A reversible residual has two halves, which pass through the sublayers by half steps instead of through blocks.
 
-    Extra vectors are put before the tokens and removed at the end. Patterns count them; positions do not.
+    Extra vectors are prepended to the tokens and removed at the end. Patterns count them; positions do not.
     """
 
     undecayed: ClassVar[tuple[str, ...]] = ("extra",)
@@ -75,7 +75,7 @@ class Stack(nn.Module):
         return residual.end(first, second).to(x.dtype), tuple(states)
 
     def half_steps(self, past: States) -> list[HalfStep]:
-        """The sublayers of all steps in their order, each with its past state."""
+        """The sublayers of all steps in order, each with its past state."""
         found: list[HalfStep] = []
         for t in range(self.depth.steps):
             block = self.depth.blocks[t % len(self.depth.blocks)]

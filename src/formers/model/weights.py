@@ -12,16 +12,16 @@ T = TypeVar("T")
 RENAMED = {
     r"\bjoin_(attention|cross|feedforward)\.": r"residual_\1.",
 }
-"""Patterns of weight names in files of earlier versions, and the names now; weights and optimiser states are read through it."""
+"""Patterns of weight names in files of earlier versions, and the current names; applied to weights and optimiser states."""
 
 
 def current_names(named: Mapping[str, T]) -> dict[str, T]:
-    """The same values under the names that weights have now."""
+    """The same values under the current names of the weights."""
     return {current_name(name): value for name, value in named.items()}
 
 
 def current_name(name: str) -> str:
-    """The name now of a weight of any version."""
+    """The current name of a weight of any version."""
     for old, new in RENAMED.items():
         name = re.sub(old, new, name)
     return name
@@ -36,7 +36,7 @@ class Mismatch(NamedTuple):
 
 
 def mismatch(weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Mismatch | None:
-    """The first weight, by name, in which two sets differ; None where names and shapes agree."""
+    """The first weight, by name, in which two sets differ; None if names and shapes are equal."""
     for name in sorted(weights.keys() | wanted.keys()):
         have, want = ("nothing" if t is None else str(tuple(t.shape)) for t in (weights.get(name), wanted.get(name)))
         if have != want:

@@ -1,4 +1,4 @@
-"""Who attends to whom: patterns as frozen values over integer positions."""
+"""Attention patterns: the sets of keys that queries may see, as frozen values over integer positions."""
 
 from formers.patterns.base import Pattern
 from formers.patterns.bigbird import BigBird

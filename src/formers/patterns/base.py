@@ -1,6 +1,6 @@
-"""A pattern is one predicate over integer positions: may query i see key j?
+"""A pattern is a predicate over integer positions: may query i see key j?
 
-The same value makes the dense mask, the fast plan, the trimming of a decoding cache and the picture. Positions are absolute and
+Dense masks, execution plans, the trimming of decoding caches and drawings are all computed from it. Positions are absolute and
 never negative; arguments are Python integers or tensors that broadcast.
 """
 
@@ -21,20 +21,20 @@ P = TypeVar("P", bound="Pattern")
 
 
 class Pattern(Slot):
-    """A set S_i of keys for every query position i. A subclass defines `allows`; the other members have defaults that fit any set."""
+    """A set S_i of keys for every query position i. A subclass defines `allows`; the other members have defaults valid for any set."""
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
-        """Whether j is in S_i; everything else must agree with it."""
-        raise TypeError(f"{type(self).__name__} does not define its set: define allows(i, j, head).")
+        """Whether j is in S_i; all other members must agree with it."""
+        raise TypeError(f"{type(self).__name__} has no set of keys: define allows(i, j, head).")
 
     def at(self, layer: int) -> Pattern:
         """The pattern of one layer."""
         return self
 
     def of(self, length: int | Tensor) -> Pattern:
-        """The pattern of a row of `length` tokens; itself where the sets do not depend on the length of the row.
+        """The pattern of a row of `length` tokens; the pattern itself if its sets do not depend on the length.
 
-        For rows of different lengths `length` is a tensor that broadcasts with i and j; the result then has `allows` alone.
+        For rows of different lengths, `length` is a tensor that broadcasts with i and j; only `allows` works on the result.
         """
         return self
 
@@ -49,30 +49,30 @@ class Pattern(Slot):
         return False
 
     @property
-    def room(self) -> int | None:
-        """The largest number of positions of a row; `of` refuses longer rows. None without a limit."""
+    def max_length(self) -> int | None:
+        """The largest allowed length of a row, None if unlimited; `of` raises FormersError for longer rows."""
         return None
 
     @property
     def reach(self) -> int | None:
-        """The largest number of positions that any query looks back; None without a limit."""
+        """The largest distance from a query back to a key; None if unlimited."""
         return None
 
     def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
-        """Whether every query surely sees every key, decided on integers alone; False if unknown. `keys.near` is left out."""
+        """Whether every query sees every key, decided from integers alone; False if unknown. `keys.near` is ignored."""
         return False
 
     def oldest(self, t: int) -> int:
-        """A position before which queries from t on see no key; it grows with t."""
+        """A position before which queries at t and later see no key; it grows with t."""
         return 0
 
-    def kept(self, t: int) -> StaticPositions:
-        """The positions before t that queries from t on may see, or a few more: the contents of a decoding cache."""
+    def cached(self, t: int) -> StaticPositions:
+        """A superset of the positions before t that queries at t and later see: the contents of a decoding cache."""
         oldest = self.oldest(t)
         return Range(oldest, t - oldest)
 
     def reads(self, t: int) -> StaticPositions | None:
-        """The positions that the query at t sees, or a few more; None where these are all that are kept, or unknown."""
+        """A superset of the positions that the query at t sees; None if that is all of `cached`, or unknown."""
         return None
 
     def pieces(self, n: int, head: int = 0) -> Plan:
@@ -88,7 +88,7 @@ class Pattern(Slot):
     @property
     @final
     def heads(self) -> int | None:
-        """The number of heads that it requires; None for any number."""
+        """The required number of heads; None if any."""
         from formers.patterns.structure import required_heads
 
         return required_heads(self)
@@ -96,7 +96,7 @@ class Pattern(Slot):
     @property
     @final
     def gaps(self) -> bool:
-        """Whether `kept` may leave out positions between those that it holds, at any t."""
+        """Whether `cached` may skip positions between those that it contains, at any t."""
         from formers.patterns.structure import has_gaps
 
         return has_gaps(self)
@@ -124,16 +124,16 @@ class Pattern(Slot):
         return Intersection(first=self, second=other)
 
 
-@lru_cache(maxsize=512)  # a model has one for every layer and head
+@lru_cache(maxsize=512)  # one per layer and head
 def scanned(pattern: Pattern, n: int, head: int) -> Plan:
     """The plan of a pattern, found by evaluating `allows` for every pair."""
     return scan(lambda i, j: torch.as_tensor(pattern.allows(i, j, head)), n)
 
 
 def bound(pattern: P, length: int | Tensor, **fields: Any) -> P:
-    """A copy of a pattern for rows of a length, with some fields changed.
+    """A copy of a pattern for rows of `length` tokens, with some fields changed.
 
-    Lengths that are tensors cannot be validated, and torch.compile cannot trace a validation: the copy is then made without.
+    It is not validated if the length is a tensor, or under torch.compile, which cannot trace the validation.
     """
     if isinstance(length, int) and not torch.compiler.is_compiling():
         return pattern.replace(**fields)

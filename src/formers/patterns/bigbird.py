@@ -1,4 +1,4 @@
-"""BigBird: a window, a few global blocks and a few random ones (Zaheer et al., 2020), counted in blocks of b positions.
+"""BigBird: a window, global blocks and random blocks (Zaheer et al., 2020), in units of blocks of b positions.
 
 Query block a = floor(i/b) of a row of N blocks sees the key blocks
 W_a = {c : |a-c| <= (w-1)/2}                                    the window                              E130
@@ -6,9 +6,9 @@ G   = {0, ..., ceil(g/2)-1} + {N-floor(g/2), ..., N-1}          the global block
 R_a = r blocks drawn from those outside W_a and G               fewer where fewer remain                E132
 S_i = {j : floor(j/b) in W_a + G + R_a, or a in G}                                                      E133
 
-Which blocks are the last and which are drawn depends on N, the blocks of the row itself: `of(length)` sets it, to a tensor for rows of
-different lengths. R_a is a function of (seed, layer, head, N, a) and of nothing else: padding, other rows and torch's
-generator change nothing. It is computed, not looked up, so that all of them may be tensors on any device.
+The last blocks and the drawn blocks depend on N, the number of blocks of the row: `of(length)` sets it, to a tensor for rows of
+different lengths. R_a is a function of (seed, layer, head, N, a) only: padding, other rows and torch's generator do not change it. It is
+computed, not looked up, so that its arguments may be tensors on any device.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from formers.patterns.plan import Numbers, Plan, Round, of_blocks
 
 Number: TypeAlias = int | Tensor
 WORD = 0xFFFFFFFF
-"""The random numbers have 32 bits, so that no product of them leaves the 64 of a tensor's integers."""
+"""Random numbers have 32 bits, so that products of two fit into int64."""
 
 COARSE = 16
-"""Blocks from this size on are the pieces of the plan; smaller ones would waste the kernel."""
+"""Blocks of at least this size are the pieces of the plan; smaller matrix products would be slow."""
 
 
 class BigBird(Pattern):
     """Every block sees the `window` blocks around it, `global_blocks` (half of them first, the rest last) and `random_blocks`.
 
-    `of(length)` sets `row_blocks` and `at(layer)` sets `layer` (0 where none is given); both stay once they are set. Behind the last
-    block of its row nobody stands: `allows` is False there.
+    `of(length)` sets `row_blocks` and `at(layer)` sets `layer` (0 if not given); neither changes once it is set. `allows` is False for
+    positions after the last block of the row.
     """
 
     block: PositiveInt
@@ -54,7 +54,7 @@ class BigBird(Pattern):
     @classmethod
     def _odd(cls, window: int) -> int:
         if window % 2 == 0:
-            raise FormersError(f"window={window} is even, but a block is in the middle of its window: give {window - 1} or {window + 1}.")
+            raise FormersError(f"window={window} is even, but the window is centred on a block: give {window - 1} or {window + 1}.")
         return window
 
     @property
@@ -79,7 +79,7 @@ class BigBird(Pattern):
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         if self._needs_length:
-            raise FormersError("BigBird's sets depend on how many blocks a row has: ask for those of a row of n tokens with of(n).")
+            raise FormersError("BigBird's sets depend on the number of blocks of the row: call of(n) first, for rows of n tokens.")
         blocks = self.row_blocks
         a, c, half = i // self.block, j // self.block, self.window // 2
         near = (a - c <= half) & (c - a <= half)  # E130
@@ -95,36 +95,36 @@ class BigBird(Pattern):
         return first if blocks is None else first | (c >= blocks - self.global_blocks // 2)  # E131
 
     def _drawn(self, a: Number, head: Number, blocks: Number) -> list[Number]:
-        """The blocks drawn for block a, all different, negative where none remains: Floyd's way to draw r of F with r numbers."""
+        """The blocks drawn for block a, all different, negative if none remains: Floyd's algorithm, which draws r of F with r numbers."""
         if not self.random_blocks:
             return []
         half, low = self.window // 2, (self.global_blocks + 1) // 2
         high = _at_least(blocks - self.global_blocks // 2, low)
-        # The free blocks are low ... start-1 and stop ... high-1: what is not global, without the window.
+        # The free blocks are low ... start-1 and stop ... high-1: neither global nor in the window.
         start, stop = (_at_most(_at_least(edge, low), high) for edge in (a - half, a + half + 1))
         free = (start - low) + (high - stop)
         key: Number = 0
         for part in (self.seed & WORD, (self.seed >> 32) & WORD, self.layer or 0, head, blocks, a):
-            key = mixed((key + part) & WORD)
+            key = hash32((key + part) & WORD)
         found: list[Number] = []
         for draw in range(self.random_blocks):
             last = free - self.random_blocks + draw
-            place = (mixed((key + draw) & WORD) * (last + 1)) >> 32  # one of 0 ... last
+            place = (hash32((key + draw) & WORD) * (last + 1)) >> 32  # one of 0 ... last
             for other in found:
-                place = place + (last - place) * (place == other)  # it was drawn before: `last` was not
+                place = place + (last - place) * (place == other)  # drawn before: use `last`, which was not
             found.append((place + 1) * (last >= 0) - 1)  # E132
         return [low + place + (stop - start) * (place >= start - low) - (low + 1 + place) * (place < 0) for place in found]
 
     def pieces(self, n: int, head: int = 0) -> Plan:
-        rest = self.behind(0, n, head)
+        rest = self.round_after(0, n, head)
         return super().pieces(n, head) if rest is None else (rest,)
 
-    def behind(self, first: int, n: int, head: int) -> Round | None:
-        """A round of its pairs without those of the `first` positions; None where scanning all pairs is as good."""
+    def round_after(self, first: int, n: int, head: int) -> Round | None:
+        """A round of its pairs without those of the `first` positions; None if scanning all pairs is as good."""
         return _round(self.of(n), n, head, first) if COARSE <= self.block < n else None
 
     def seen(self, count: int, head: int) -> Iterator[tuple[int, Numbers]]:
-        """For each of the first `count` blocks that sees any, those that it sees, in order."""
+        """For each of the first `count` blocks that sees any, the sorted blocks that it sees."""
         assert not self._needs_length
         blocks = count if self.row_blocks is None else min(count, self.row_blocks)
         here, half = torch.arange(blocks, device="cpu"), self.window // 2
@@ -142,7 +142,7 @@ class BigBird(Pattern):
         return all(self._sees_all(a, there) for a in range(queries.start // self.block, (queries.stop - 1) // self.block + 1))
 
     def _sees_all(self, a: int, there: range) -> bool:
-        """Whether a query block surely sees some key blocks: without luck, or because as many are drawn as remain."""
+        """Whether a query block sees some key blocks for certain: without random blocks, or because all remaining blocks are drawn."""
         half, blocks = self.window // 2, self.row_blocks
         if self._is_global(a, blocks) or all(abs(a - c) <= half or self._is_global(c, blocks) for c in there):
             return True
@@ -151,21 +151,21 @@ class BigBird(Pattern):
         return sum(abs(a - c) > half and not self._is_global(c, blocks) for c in range(blocks)) <= self.random_blocks
 
 
-@lru_cache(maxsize=512)  # every layer asks for it in every pass
+@lru_cache(maxsize=512)  # called by every layer in every pass
 def _of_blocks(pattern: BigBird, blocks: int) -> BigBird:
     return pattern.replace(row_blocks=blocks)
 
 
-@lru_cache(maxsize=512)  # they are small, and a model has one for every layer and head
+@lru_cache(maxsize=512)  # small, and one per layer and head
 def _round(pattern: BigBird, n: int, head: int, first: int) -> Round:
-    with unset_fake_temporarily():  # who may see whom is a matter of numbers, which fake tensors have none of
+    with unset_fake_temporarily():  # fake tensors have no values, and the pattern depends on values
         return of_blocks(pattern.seen(-(-n // pattern.block), head), n, pattern.block, first)
 
 
-def mixed(x: Number) -> Number:
-    """A number of 32 bits in which every bit depends on all of x, and no two x give the same (Wellons' lowbias32)."""
+def hash32(x: Number) -> Number:
+    """A bijective 32-bit hash in which every bit depends on all bits of x (Wellons' lowbias32)."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & WORD
-    x = ((x ^ (x >> 15)) * (0x846CA68B - 2**32)) & WORD  # the same low bits as with 0x846CA68B, in a product of 63
+    x = ((x ^ (x >> 15)) * (0x846CA68B - 2**32)) & WORD  # the same low bits as 0x846CA68B, and the product fits into 63 bits
     return x ^ (x >> 16)
 
 

@@ -1,7 +1,7 @@
-"""Patterns made of patterns: a union, an intersection, one pattern a head, or one a layer in turn.
+"""Combined patterns: a union, an intersection, one pattern per head, or alternating patterns per layer.
 
-S_i of a | b    = S_i of a + S_i of b
-S_i of a & b    = what is in S_i of both
+S_i of a | b    = the union of both S_i
+S_i of a & b    = the intersection of both S_i
 S_i of head m   = S_i of the m-th pattern           E84
 S_i of layer t  = S_i of the (t mod n)-th of n      E85
 """
@@ -33,7 +33,7 @@ class _Two(Pattern):
 
     @model_validator(mode="after")
     def _one_number_of_heads(self) -> Self:
-        refuse_other_heads(self.first, self.second)
+        check_same_heads(self.first, self.second)
         return self
 
     @property
@@ -41,8 +41,8 @@ class _Two(Pattern):
         return self.first.by_head or self.second.by_head
 
     @property
-    def room(self) -> int | None:
-        return least_room((self.first, self.second))
+    def max_length(self) -> int | None:
+        return least_max_length((self.first, self.second))
 
     def of(self, length: int | Tensor) -> Pattern:
         first, second = self.first.of(length), self.second.of(length)
@@ -50,7 +50,7 @@ class _Two(Pattern):
 
 
 class Union(_Two):
-    """a | b: query i sees what a or b lets it see."""
+    """a | b: query i sees the keys that a or b allows."""
 
     @property
     def is_causal(self) -> bool:
@@ -68,8 +68,8 @@ class Union(_Two):
     def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
         return self.first.covers(queries, keys) or self.second.covers(queries, keys)
 
-    def kept(self, t: int) -> StaticPositions:
-        return union(self.first.kept(t), self.second.kept(t))
+    def cached(self, t: int) -> StaticPositions:
+        return union(self.first.cached(t), self.second.cached(t))
 
     def reads(self, t: int) -> StaticPositions | None:
         return all_read((self.first, self.second), t)
@@ -84,7 +84,7 @@ class Union(_Two):
 
 
 class Intersection(_Two):
-    """a & b: query i sees what both a and b let it see."""
+    """a & b: query i sees the keys that both a and b allow."""
 
     @property
     def is_causal(self) -> bool:
@@ -99,15 +99,15 @@ class Intersection(_Two):
     def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
         return self.first.covers(queries, keys) and self.second.covers(queries, keys)
 
-    def kept(self, t: int) -> StaticPositions:
+    def cached(self, t: int) -> StaticPositions:
         return self._tighter(t)[0]
 
     def reads(self, t: int) -> StaticPositions | None:
         return self._tighter(t)[1]
 
     def _tighter(self, t: int) -> tuple[StaticPositions, StaticPositions | None]:
-        """What the pattern that keeps less keeps and reads, from one of the two, so that what is read is kept."""
-        one, other = ((pattern.kept(t), pattern.reads(t)) for pattern in (self.first, self.second))
+        """`cached` and `reads` of the pattern that caches less: both of the same pattern, so that all read positions are cached."""
+        one, other = ((pattern.cached(t), pattern.reads(t)) for pattern in (self.first, self.second))
         if one[0].length != other[0].length:
             return one if one[0].length < other[0].length else other
         return one if other[1] is None or (one[1] is not None and one[1].length <= other[1].length) else other
@@ -128,7 +128,7 @@ class _Several(Pattern):
     def __init__(self, *patterns: Pattern, **fields: Any) -> None:
         name = type(self).__name__
         if patterns and "patterns" in fields:
-            raise FormersError(f"{name} takes its patterns once: give them in order, {name}(a, b), or as patterns=(a, b).")
+            raise FormersError(f"{name} got its patterns twice: give them either in order, {name}(a, b), or as patterns=(a, b).")
         super().__init__(**(fields if fields and not patterns else {**fields, "patterns": patterns}))
 
     @field_validator("patterns")
@@ -140,7 +140,7 @@ class _Several(Pattern):
 
     @model_validator(mode="after")
     def _one_number_of_heads(self) -> Self:
-        refuse_other_heads(self, *self.patterns)
+        check_same_heads(self, *self.patterns)
         return self
 
     @property
@@ -148,8 +148,8 @@ class _Several(Pattern):
         return all(p.is_causal for p in self.patterns)
 
     @property
-    def room(self) -> int | None:
-        return least_room(self.patterns)
+    def max_length(self) -> int | None:
+        return least_max_length(self.patterns)
 
     def of(self, length: int | Tensor) -> Pattern:
         patterns = tuple(p.of(length) for p in self.patterns)
@@ -158,8 +158,8 @@ class _Several(Pattern):
     def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
         return all(p.covers(queries, keys) for p in self.patterns)
 
-    def kept(self, t: int) -> StaticPositions:
-        return reduce(union, (p.kept(t) for p in self.patterns))
+    def cached(self, t: int) -> StaticPositions:
+        return reduce(union, (p.cached(t) for p in self.patterns))
 
     def reads(self, t: int) -> StaticPositions | None:
         return all_read(self.patterns, t)
@@ -174,9 +174,9 @@ class _Several(Pattern):
 
 
 class PerHead(_Several):
-    """PerHead(a, b, ...): head 0 sees what a lets it see, head 1 what b does; there are as many heads as patterns."""
+    """PerHead(a, b, ...): head 0 has the pattern a, head 1 has b, and so on; one pattern per head."""
 
-    def __init__(self, *patterns: Pattern, **fields: Any) -> None:  # for type checkers, who would make one of the fields
+    def __init__(self, *patterns: Pattern, **fields: Any) -> None:  # type checkers would generate a signature from the fields
         super().__init__(*patterns, **fields)
 
     @property
@@ -186,10 +186,10 @@ class PerHead(_Several):
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
         asked = heads_in(head)
         if asked > len(self.patterns):
-            raise FormersError(f"PerHead has {len(self.patterns)} patterns and is asked for {asked} heads: give one pattern a head.")
+            raise FormersError(f"PerHead has {len(self.patterns)} patterns, but there are {asked} heads: give one pattern per head.")
         if isinstance(head, int):
             return self.patterns[head].allows(i, j, head)  # E84
-        allowed = head < 0  # nowhere yet
+        allowed = head < 0  # all False
         for h, pattern in enumerate(self.patterns):
             allowed = allowed | ((head == h) & pattern.allows(i, j, h))  # E84
         return allowed
@@ -199,16 +199,16 @@ class PerHead(_Several):
 
     def pieces(self, n: int, head: int = 0) -> Plan:
         pattern = self.patterns[head]
-        return pattern.pieces(n, head if pattern.by_head else 0)  # heads that see the same share a plan
+        return pattern.pieces(n, head if pattern.by_head else 0)  # heads with the same pattern share a plan
 
 
 class Alternate(_Several):
-    """Alternate(a, b, ...): layer 0 sees what a lets it see, layer 1 what b does, and so on in turn.
+    """Alternate(a, b, ...): layer 0 has the pattern a, layer 1 has b, and so on in turn.
 
-    Without a layer `allows` is layer 0's; what is kept, and whether it is causal, holds for every layer.
+    Without a layer, `allows` is that of layer 0; `cached` and `is_causal` hold for every layer.
     """
 
-    def __init__(self, *patterns: Pattern, **fields: Any) -> None:  # for type checkers, who would make one of the fields
+    def __init__(self, *patterns: Pattern, **fields: Any) -> None:  # type checkers would generate a signature from the fields
         super().__init__(*patterns, **fields)
 
     @property
@@ -233,7 +233,7 @@ def _union_plan(pattern: Union, n: int, head: int) -> Plan:
 
 
 def all_read(patterns: Sequence[Pattern], t: int) -> StaticPositions | None:
-    """The positions that a query at t sees by any of some patterns, or a few more; None as for one pattern."""
+    """A superset of the positions that a query at t sees in any of the patterns; None as in `Pattern.reads`."""
     known = [pattern.reads(t) for pattern in patterns]
     if all(reads is None for reads in known) or not all(pattern.is_causal for pattern in patterns):
         return None
@@ -241,26 +241,26 @@ def all_read(patterns: Sequence[Pattern], t: int) -> StaticPositions | None:
     return reduce(union, (Range(start, t + 1 - start) if reads is None else reads for start, reads in zip(starts, known, strict=True)))
 
 
-def least_room(patterns: Sequence[Pattern]) -> int | None:
-    """The largest number of positions that all of some patterns accept."""
-    return min((pattern.room for pattern in patterns if pattern.room is not None), default=None)
+def least_max_length(patterns: Sequence[Pattern]) -> int | None:
+    """The smallest `max_length` of some patterns."""
+    return min((pattern.max_length for pattern in patterns if pattern.max_length is not None), default=None)
 
 
-def refuse_other_heads(*patterns: Pattern) -> None:
-    """Refuses parts of one pattern that are for different numbers of heads."""
+def check_same_heads(*patterns: Pattern) -> None:
+    """Raises FormersError if patterns that are combined require different numbers of heads."""
     by_number = {pattern.heads: type(pattern).__name__ for pattern in patterns if pattern.heads is not None}
     if len(by_number) > 1:
         (one, first), (other, second), *_ = by_number.items()
         raise FormersError(
-            f"{first} for {one} heads and {second} for {other} heads cannot be parts of one pattern: "
+            f"{first} for {one} heads and {second} for {other} heads cannot be combined: "
             "give each PerHead as many patterns as the model has heads."
         )
 
 
 def heads_in(head: int | Tensor) -> int:
-    """How many heads there must be for `head` to be among them: one more than the largest."""
+    """The number of heads needed for `head` to be an index of them: the largest index plus one."""
     if isinstance(head, int):
         return head + 1
-    # Where the values cannot be read, or not without waiting for a device, the heads are 0, 1, ...: mask and executors pass these.
+    # If the values cannot be read, or not without synchronising a device, the heads are 0, 1, ...: mask and executors pass these.
     readable = head.device.type == "cpu" and concrete(head)
     return int(head.max()) + 1 if readable else head.numel()

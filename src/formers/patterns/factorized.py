@@ -1,4 +1,4 @@
-"""Factorised attention: two small sets that together reach everything in two layers (Child et al., 2019, the Sparse Transformer).
+"""Factorised attention: two sparse sets that connect all positions in two layers (Sparse Transformer, Child et al., 2019).
 
 Strided, with stride l:
 A(1)_i = {i-l+1, ..., i}                            the last l keys: Local(window=l)
@@ -6,12 +6,12 @@ A(2)_i = {j <= i : (i-j) mod l = 0}                 every l-th key before: Colum
 S_i    = A(1)_i + A(2)_i                            merged                                      E81
 
 Fixed, with blocks of l positions whose last c are summaries:
-A(1)_i = {j <= i : floor(j/l) = floor(i/l)}         the own block: Blocks(query=l, memory=0)
+A(1)_i = {j <= i : floor(j/l) = floor(i/l)}         the query's block: Blocks(query=l, memory=0)
 A(2)_i = {j <= i : j mod l >= l-c or j = i}         the summaries: Summary                      E82
 S_i    = A(1)_i + A(2)_i                            merged                                      E83
 
-With A(1) in one layer and A(2) in the next, every position reaches every later one. Strided works in either order, fixed in this one only.
-Self is in every set: without it the paper's A(2) leaves the first l-c queries of a fixed pattern without any key.
+With A(1) in one layer and A(2) in the next, information flows from every position to every later one. Strided works in either order,
+fixed only in this order. Self is in every set: the paper's A(2) without it leaves the first l-c queries of a fixed pattern without keys.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from formers.patterns.plan import GroupedPositions, Piece, Plan, Round, band, co
 
 
 class Column(Pattern):
-    """Every query sees itself and each `stride`-th key before it: strided attention's A(2)."""
+    """Every query sees itself and each `stride`-th key before it: A(2) of strided attention."""
 
     stride: PositiveInt
 
@@ -58,7 +58,7 @@ class Column(Pattern):
 
 
 class Strided(Pattern):
-    """Every query sees the last `stride` keys, self among them, and each `stride`-th key before it: both parts merged."""
+    """Every query sees the last `stride` keys, including itself, and each `stride`-th key before it: A(1) and A(2) merged."""
 
     stride: PositiveInt
 
@@ -73,7 +73,7 @@ class Strided(Pattern):
     def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
         if isinstance(keys, StridedPositions):
             return _in_columns(self.stride, queries, keys)
-        # The last query's own window, and of a query that stands alone the first cell of its column, too.
+        # Inside the last query's window; a single query also sees the first key of its column.
         near = self.stride == 1 or queries.stop - 1 - keys.start < self.stride + (queries.length == 1)
         return near and keys.stop - 1 <= queries.start
 
@@ -85,14 +85,14 @@ class Strided(Pattern):
         return _strided(n, self.stride)
 
     def parts(self) -> tuple[Pattern, ...]:
-        """A(1), A(2): for layers by turns, Alternate(*parts), or for heads of their own, PerHead(*parts)."""
+        """A(1), A(2): for alternate layers, Alternate(*parts); for different heads, PerHead(*parts)."""
         return Local(window=self.stride), Column(stride=self.stride)
 
 
 class _Summaries(Pattern):
     """The common code of Summary and Fixed.
 
-    With `subblocks` = n, head m takes the (m mod n)-th run of `summary` cells, counted from the end of the block.
+    With `subblocks` = n, head m uses the (m mod n)-th run of `summary` cells, counted from the end of the block.
     """
 
     stride: PositiveInt
@@ -119,7 +119,7 @@ class _Summaries(Pattern):
         return self.subblocks > 1
 
     def _covers_strided(self, queries: Range, keys: StridedPositions) -> bool:
-        """Whether every query surely sees the repeated runs of strided keys."""
+        """Whether every query sees the repeated runs of strided keys; False if unknown."""
         before = keys.start + (keys.count - 1) * keys.period + keys.width - 1 <= queries.start
         return before and keys.period % self.stride == 0 and self._are_summaries(keys.start, keys.start + keys.width)
 
@@ -135,21 +135,21 @@ class _Summaries(Pattern):
         return (cell >= end - self.summary) & (cell < end)
 
     def _are_summaries(self, start: int, stop: int) -> bool:
-        """Whether positions start ... stop-1 are surely summaries for every head."""
+        """Whether positions start ... stop-1 are summaries for every head; False if unknown."""
         if start >= stop or self.summary == self.stride:
             return True
         cell = start % self.stride
         return self.subblocks == 1 and cell >= self._first and cell + stop - start <= self.stride
 
     def _with_summaries(self, near: Range) -> StaticPositions:
-        """The summaries, for any head, of the blocks that have begun before the keys that are near, and those."""
+        """The summaries, for any head, of the blocks that begin before the positions `near`, and `near`."""
         return strided_positions(self._first, self.subblocks * self.summary, self.stride, near)
 
 
 class Summary(_Summaries):
-    """Every query sees itself, and the last `summary` cells of every block of `stride`: fixed attention's A(2).
+    """Every query sees itself, and the last `summary` cells of every block of `stride`: A(2) of fixed attention.
 
-    With `subblocks` = n, head m takes the (m mod n)-th run of `summary` cells, counted from the end of the block.
+    With `subblocks` = n, head m uses the (m mod n)-th run of `summary` cells, counted from the end of the block.
     """
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
@@ -158,10 +158,10 @@ class Summary(_Summaries):
     def covers(self, queries: Range, keys: Range | StridedPositions) -> bool:
         if isinstance(keys, StridedPositions):
             return self._covers_strided(queries, keys)
-        own = queries.length == 1 and keys.stop - 1 == queries.start  # a query that stands alone sees itself
+        own = queries.length == 1 and keys.stop - 1 == queries.start  # a single query sees itself
         return self._are_summaries(keys.start, keys.stop - own) and keys.stop - 1 <= queries.start
 
-    def kept(self, t: int) -> StaticPositions:
+    def cached(self, t: int) -> StaticPositions:
         return self._with_summaries(Range(t, 0))
 
     def reads(self, t: int) -> StaticPositions:
@@ -175,9 +175,9 @@ class Summary(_Summaries):
 
 
 class Fixed(_Summaries):
-    """Every query sees its own block of `stride` causally, and the last `summary` cells of every earlier block: both parts merged.
+    """Every query sees its block of `stride` causally, and the last `summary` cells of every earlier block: A(1) and A(2) merged.
 
-    With `subblocks` = n, head m takes the (m mod n)-th run of `summary` cells, counted from the end of the block.
+    With `subblocks` = n, head m uses the (m mod n)-th run of `summary` cells, counted from the end of the block.
     """
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
@@ -190,7 +190,7 @@ class Fixed(_Summaries):
         own = (queries.stop - 1) // self.stride * self.stride
         return self._are_summaries(keys.start, min(keys.stop, own)) and keys.stop - 1 <= queries.start
 
-    def kept(self, t: int) -> StaticPositions:
+    def cached(self, t: int) -> StaticPositions:
         return self._with_summaries(Range(t // self.stride * self.stride, t % self.stride))
 
     def reads(self, t: int) -> StaticPositions:
@@ -203,7 +203,7 @@ class Fixed(_Summaries):
         return 0 if t < self.stride else self._first
 
     def parts(self) -> tuple[Pattern, ...]:
-        """A(1), A(2), in the order that connects all: for layers by turns, Alternate(*parts), or for heads, PerHead(*parts)."""
+        """A(1), A(2), in the order that connects all positions: for alternate layers, Alternate(*parts); for heads, PerHead(*parts)."""
         return (
             Blocks(query=self.stride, memory=0),
             Summary(stride=self.stride, summary=self.summary, subblocks=self.subblocks),
@@ -234,7 +234,7 @@ def _fixed(n: int, stride: int, summary: int, end: int) -> Plan:
 
 @lru_cache(maxsize=32)
 def _summary(n: int, stride: int, summary: int, end: int) -> Plan:
-    """As fixed attention, but of its own block a query sees only itself and the summaries before it."""
+    """The plan of Summary: as for Fixed, but inside its block a query sees only itself and the summaries before it."""
     cell = np.arange(stride)
     seen = ((cell >= end - summary) & (cell < end) & (cell <= cell[:, None])) | (cell == cell[:, None])
     whole, rest = divmod(n, stride)

@@ -1,7 +1,7 @@
 """Full and causal attention (Vaswani et al., 2017).
 
-S_i = {0, ..., n-1}     everybody sees everybody                                E4
-S_i = {0, ..., i}       nobody sees the future                                  E5
+S_i = {0, ..., n-1}     all keys                                                E4
+S_i = {0, ..., i}       no later keys                                           E5
 """
 
 from __future__ import annotations

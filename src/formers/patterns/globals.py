@@ -1,4 +1,4 @@
-"""Global tokens: the first few of a row see all and are seen by all (ETC, Ainslie et al., 2020; BigBird, Zaheer et al., 2020).
+"""Global tokens: the first g tokens of a row see all and are seen by all (ETC, Ainslie et al., 2020; BigBird, Zaheer et al., 2020).
 
 S_i = {0, ..., n-1} if i < g, else {0, ..., g-1}                                E134
 """
@@ -15,7 +15,7 @@ from formers.patterns.plan import Plan, Round, rectangle
 
 
 class Globals(Pattern):
-    """The first `tokens` of a row see all and are seen by all; the others see nobody else, unless another pattern says so."""
+    """The first `tokens` of a row see all tokens and are seen by all; the others see only these, unless combined with another pattern."""
 
     tokens: PositiveInt
 
@@ -23,8 +23,8 @@ class Globals(Pattern):
         return (i >= 0) & (j >= 0) & ((i < self.tokens) | (j < self.tokens))  # E134
 
     def plan_with(self, other: BigBird, n: int, head: int) -> Plan | None:
-        """The plan of its union with a BigBird pattern; None where scanning all pairs is as good."""
-        rest = other.behind(self.tokens, n, head)
+        """The plan of the union with a BigBird pattern; None if scanning all pairs is as good."""
+        rest = other.round_after(self.tokens, n, head)
         return None if rest is None else (*self.pieces(n, head), rest)
 
     def pieces(self, n: int, head: int = 0) -> Plan:

@@ -1,15 +1,15 @@
-"""Blocks of queries that share their memory, in one dimension and in two (Parmar et al., 2018, the Image Transformer).
+"""Local attention of images: queries in blocks that share one set of memory keys, in 1-D and 2-D (Image Transformer, Parmar et al., 2018).
 
 One dimension, blocks of q queries, b = floor(i/q):
-S_i = {bq-m, ..., i}                    the own block causally, and the m positions before it        E70
+S_i = {bq-m, ..., i}                    the query's block, causally, and the m positions before it   E70
 
 Two dimensions, position i at row y = floor(i/W) and column x = i mod W, blocks of h x w pixels, the block's corner (Y, X):
-S_i = {j <= i in the own block}                                                                       E71
+S_i = {j <= i in the query's block}                                                                   E71
     + {j at rows Y-a, ..., Y-1, columns X-c, ..., X+w+c-1}      above, and above to either side       E72
     + {j at rows Y, ..., Y+h-1, columns X-c, ..., X-1}          to the left, at all rows of the block E73
 
-The image is made block after block, and pixel after pixel inside a block (`LocalGrid.order`). All that is seen was made before; but a
-pixel to the left may stand in a lower row, which is later in the row-major order of positions.
+The image is generated block by block, and row by row inside a block (`LocalGrid.order`). A pixel sees only earlier generated pixels;
+but a pixel to the left may be in a lower row, which is later in the row-major order of positions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from formers.patterns.plan import Plan, own_blocks
 
 
 class Blocks(Pattern):
-    """Every query sees its own block of `query` positions causally, and the `memory` positions before that block."""
+    """Every query sees its block of `query` positions causally, and the `memory` positions before that block."""
 
     query: PositiveInt
     memory: NonNegativeInt
@@ -58,10 +58,10 @@ def _blocks(n: int, query: int, memory: int) -> Plan:
 
 
 class LocalGrid(Pattern):
-    """Every pixel sees what its block of `query` = (h, w) pixels has made before it, and the block's `memory` = (a, c): a rows above it,
-    c columns to either side there, and c columns to the left of it. Blocks at the edges are smaller. Positions are row-major.
+    """Every pixel sees the earlier pixels of its block of `query` = (h, w) pixels, and the block's `memory` = (a, c): a rows above it,
+    extended by c columns on both sides, and c columns to the left of it. Blocks at the edges are smaller. Positions are row-major.
 
-    Behind the last pixel nobody stands: `allows` is False there, as at an empty place; a row that is longer is refused by `of` and `mask`.
+    `allows` is False for positions after the last pixel; `of` and `mask` raise FormersError for a longer row.
     """
 
     height: PositiveInt
@@ -71,17 +71,18 @@ class LocalGrid(Pattern):
 
     @property
     def is_causal(self) -> bool:
-        """Whether no pixel sees a later one in row-major order: so if there is nothing to see on the left, or no lower row of it."""
+        """Whether no pixel sees a later one in row-major order: no memory on the left, or blocks one row high or as wide as the image."""
         return min(self.query[0], self.height) == 1 or self.query[1] >= self.width or self.memory[1] == 0
 
     @property
-    def room(self) -> int:
+    def max_length(self) -> int:
         return self.height * self.width
 
     def of(self, length: int | Tensor) -> Pattern:
-        if isinstance(length, int) and length > self.room:
+        if isinstance(length, int) and length > self.max_length:
             raise FormersError(
-                f"a row of {length} positions does not fit an image of height={self.height}, width={self.width}: give at most {self.room}."
+                f"a row of {length} positions does not fit an image of height={self.height}, width={self.width}: "
+                f"give at most {self.max_length}."
             )
         return self
 
@@ -104,8 +105,8 @@ class LocalGrid(Pattern):
         return max(0, t // self.width // h * h - self.memory[0]) * self.width
 
     def order(self) -> Tensor:
-        """The positions in the order in which they are made, (height * width,): block after block, row after row inside each."""
+        """The positions in generation order, (height * width,): block by block, row by row inside each block."""
         (h, w), here = self.query, torch.arange(self.height * self.width)
         row, column = here // self.width, here % self.width
         block = row // h * len(range(0, self.width, w)) + column // w
-        return torch.argsort(block, stable=True)  # equal blocks keep their pixels row-major
+        return torch.argsort(block, stable=True)  # stable: pixels of a block stay row-major

@@ -1,6 +1,6 @@
 """Local attention: a sliding window of the nearest keys.
 
-S_i = {i-w+1, ..., i}       the last w keys, self among them                    E6
+S_i = {i-w+1, ..., i}       the last w keys, including self                     E6
 S_i = {i-w, ..., i-1}       without self: still w keys
 S_i = {j : |i-j| < w}       not causal: the window on both sides
 """
@@ -18,7 +18,7 @@ from formers.patterns.plan import Plan, band
 
 
 class Local(Pattern):
-    """Every query sees the last `window` keys, self among them unless `include_self` is False; both sides if not causal."""
+    """Every query sees the last `window` keys, including itself unless `include_self` is False; on both sides if not causal."""
 
     window: PositiveInt
     causal: bool = True

@@ -1,10 +1,10 @@
-"""Two-dimensional local attention in generation order (Parmar et al., 2018): `LocalGrid` as a causal pattern of a stream of cells.
+"""Two-dimensional local attention in generation order (Parmar et al., 2018): `LocalGrid` as a causal pattern over a sequence of cells.
 
 S_t = {s <= t : pixel(s) is in the set that LocalGrid gives pixel(t)}        E75
 
-The stream is the image block after block, row after row inside a block, cell after cell inside a pixel (`core.Raster`). All that
-LocalGrid shows was generated before: the own block's earlier pixels, and the memory above and to the left. The right flange is open
-only above the block, because at its own rows the pixels on the right belong to later blocks.
+The sequence is the image block by block, row by row inside a block, cell by cell inside a pixel (`core.Raster`). Everything that
+LocalGrid allows was generated before: the earlier pixels of the block, and the memory above and to the left. The memory extends to the
+right only above the block, because the pixels to the right of the block belong to later blocks.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from formers.patterns.plan import GROUP, Numbers, Piece, Plan, Round, SelectedPo
 
 
 class OrderedGrid(Pattern):
-    """What LocalGrid allows, over positions of the stream of its image; `channels` cells for each pixel."""
+    """The pattern LocalGrid over positions in the generation order of its image; `channels` cells per pixel."""
 
     grid: LocalGrid
     channels: PositiveInt = 1
 
     @property
     def raster(self) -> Raster:
-        """The generation order: the blocks of the grid, one after the other."""
+        """The generation order: block by block."""
         (h, w), grid = self.grid.query, self.grid
         return Raster(height=grid.height, width=grid.width, channels=self.channels, block=(min(h, grid.height), min(w, grid.width)))
 
@@ -42,60 +42,60 @@ class OrderedGrid(Pattern):
         return True
 
     @property
-    def room(self) -> int:
-        return self.grid.room * self.channels
+    def max_length(self) -> int:
+        return self.grid.max_length * self.channels
 
     def of(self, length: int | Tensor) -> Pattern:
-        if isinstance(length, int) and length > self.room:
+        if isinstance(length, int) and length > self.max_length:
             raise FormersError(
                 f"a row of {length} positions does not fit an image of height={self.grid.height}, width={self.grid.width}, "
-                f"channels={self.channels}: give at most {self.room}."
+                f"channels={self.channels}: give at most {self.max_length}."
             )
         return self
 
     def allows(self, i: Integer, j: Integer, head: int | Tensor = 0) -> bool | Tensor:
-        inside = (j >= 0) & (j <= i) & (i < self.room)
+        inside = (j >= 0) & (j <= i) & (i < self.max_length)
         return inside & self.grid.allows(self._pixel(i), self._pixel(j), head)  # E75
 
     def _pixel(self, t: Integer) -> Integer:
-        """The row-major index of the pixel at a stream position; of a position outside the image, one outside."""
+        """The row-major index of the pixel at a position; -1 if the position is outside the image."""
         if isinstance(t, Tensor):
             order = _pixels(self.grid, self.channels).to(t.device)
-            return torch.where((t >= 0) & (t < self.room), order[t.clamp(0, self.room - 1)], -1)
-        return int(_pixels(self.grid, self.channels)[t]) if 0 <= t < self.room else -1
+            return torch.where((t >= 0) & (t < self.max_length), order[t.clamp(0, self.max_length - 1)], -1)
+        return int(_pixels(self.grid, self.channels)[t]) if 0 <= t < self.max_length else -1
 
     @property
     def reach(self) -> int:
         rows = self._rows_of_blocks
-        return min(rows * self.grid.query[0] * self.grid.width * self.channels, self.room) - 1
+        return min(rows * self.grid.query[0] * self.grid.width * self.channels, self.max_length) - 1
 
     @property
     def _rows_of_blocks(self) -> int:
-        """How many rows of blocks a query sees at the most, its own among them."""
+        """The largest number of rows of blocks that a query sees, including its own."""
         return 1 + math.ceil(self.grid.memory[0] / self.grid.query[0])
 
     def oldest(self, t: int) -> int:
         each = self.grid.query[0] * self.grid.width * self.channels  # cells of a row of blocks
-        return max(0, min(t, self.room - 1) // each - self._rows_of_blocks + 1) * each
+        return max(0, min(t, self.max_length - 1) // each - self._rows_of_blocks + 1) * each
 
     def pieces(self, n: int, head: int = 0) -> Plan:
-        return super().pieces(n, head) if n != self.room else _plan(self)
+        return super().pieces(n, head) if n != self.max_length else _plan(self)
 
 
 @cached(32)
 def _pixels(grid: LocalGrid, channels: int) -> Tensor:
-    """The row-major index of the pixel of every stream position (cells,)."""
+    """The row-major index of the pixel of every position (cells,)."""
     with torch.inference_mode(False):
         return OrderedGrid(grid=grid, channels=channels).raster.order() // channels
 
 
 @lru_cache(maxsize=16)
 def _plan(pattern: OrderedGrid) -> Plan:
-    """Each block of the image as groups of queries: first the whole memory of the block, open, then the block itself, causal."""
+    """A plan with groups of queries per block of the image: all keys of the block's memory unmasked, then the block itself, causal."""
     raster, grid, cells = pattern.raster, pattern.grid, pattern.channels
     assert raster.block is not None
     (h, w), (above, beside) = raster.block, grid.memory
-    place = np.empty((grid.height, grid.width), dtype=np.int64)  # when each pixel is generated
+    place = np.empty((grid.height, grid.width), dtype=np.int64)  # the index of each pixel in generation order
     pixels = raster.replace(channels=1).cell(np.arange(raster.pixels))
     place[pixels.row, pixels.column] = np.arange(raster.pixels)
     alike: dict[tuple[int, int, int], list[tuple[Numbers, Numbers]]] = defaultdict(list)

@@ -1,8 +1,8 @@
-"""A pattern cut into pieces, each of which is a few dense attentions side by side.
+"""A plan: a pattern split into pieces, each of which is a batch of small dense attentions.
 
-A piece takes groups of queries and as many groups of keys; a query sees those keys of its group that the piece's small mask allows.
-Pieces are disjoint, and together they are exactly the pattern, so that attention is computed without an n x n matrix and merged by the
-logarithms of the sums of exponentials. A round is a set of pieces that share no query; each further round costs a merge.
+A piece has groups of queries and the same number of groups of keys; a query sees those keys of its group that the piece's small mask
+allows. Pieces are disjoint, and their union is exactly the pattern. So attention is computed without an n x n matrix, and the results of
+pieces are merged by their log-sum-exp. A round is a set of pieces that share no query; each further round needs one merge.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Mask = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
 
 GROUP = 64
-"""How many queries are taken together: more would see more keys that are not theirs, fewer would waste the matrix products."""
+"""Queries per group: with more, more masked pairs are computed; with fewer, matrix products are slow."""
 CHUNK = 256
-"""How many queries share the summaries of the blocks before them."""
+"""Queries per piece that share the summaries of earlier blocks."""
 ROUND = 16
-"""Bands are made as wide as a multiple of this: matrices of odd widths are slow."""
+"""The width of bands is rounded up to a multiple of this: matrices of odd widths are slow."""
 BLOCK = 64
-"""The block in which a pattern that has no plan of its own is scanned."""
+"""The block size for scanning a pattern that does not define its plan."""
 
 
 class GroupedPositions(NamedTuple):
@@ -41,22 +41,22 @@ class GroupedPositions(NamedTuple):
 
     @property
     def apart(self) -> int:
-        """So many elements of a group may be taken without meeting those of another: all of them where groups do not overlap."""
+        """The number of elements of a group that do not overlap with other groups; all if groups do not overlap."""
         if self.groups <= 1 or self.stride >= self.groups * self.step:
             return self.size
         return min(self.size, max(1, self.step // self.stride))
 
     def part(self, first: int, count: int) -> GroupedPositions:
-        """The positions of `count` of its groups, from `first` on."""
+        """The positions of `count` groups, beginning with `first`."""
         return self._replace(start=self.start + first * self.step, groups=count)
 
     def elements(self, first: int, count: int) -> GroupedPositions:
-        """The positions of `count` elements of every group, from `first` on."""
+        """The positions of `count` elements of every group, beginning with `first`."""
         return self._replace(start=self.start + first * self.stride, size=count)
 
 
 class SelectedPositions(NamedTuple):
-    """Positions (groups, chosen * unit): for each group some blocks of `unit` positions, by number."""
+    """Positions (groups, chosen * unit): for each group, the indices of some blocks of `unit` positions."""
 
     blocks: Numbers
     """(groups, chosen)."""
@@ -68,11 +68,11 @@ class SelectedPositions(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many positions a group has."""
+        """Positions per group."""
         return self.blocks.shape[1] * self.unit
 
     def part(self, first: int, count: int) -> SelectedPositions:
-        """The positions of `count` of its groups, from `first` on."""
+        """The positions of `count` groups, beginning with `first`."""
         return self._replace(blocks=self.blocks[first : first + count])
 
 
@@ -80,16 +80,16 @@ Where = GroupedPositions | SelectedPositions
 
 
 class Piece(NamedTuple):
-    """Groups of queries over groups of keys, as many of one as of the other."""
+    """Groups of queries and the same number of groups of keys."""
 
     queries: Where
     keys: Where
     mask: Mask | None = None
-    """(queries, m) bool, True = may see: of the last m keys of every group; the keys before those, or without a mask all, are open."""
+    """(queries, m) bool, True = may see, for the last m keys of every group; earlier keys, or all without a mask, are not masked."""
 
     @property
     def pairs(self) -> int:
-        """How many pairs are computed, whether they are allowed or not."""
+        """Number of computed pairs, allowed or not."""
         return self.queries.groups * self.queries.size * self.keys.size
 
 
@@ -98,21 +98,21 @@ class Round(NamedTuple):
 
     pieces: tuple[Piece, ...]
     among: SelectedPositions | None = None
-    """One group of keys that are copied together first; the pieces then number the keys of the copy. None for all keys, as they stand."""
+    """One group of keys that is gathered first; the pieces then index the gathered keys. None: pieces index all keys."""
     by_keys: tuple[Piece, ...] | None = None
-    """The same pairs in pieces whose keys do not overlap, for the backward pass: fewer sums then overlap. None where it is the same."""
+    """The same pairs in pieces whose keys do not overlap, for the backward pass, which then adds less. None: use `pieces`."""
 
 
 Plan = tuple[Round, ...]
 
 
 def pairs(plan: Plan) -> int:
-    """How many pairs a plan computes."""
+    """The number of pairs that a plan computes."""
     return sum(piece.pairs for part in plan for piece in part.pieces)
 
 
 def square(queries: GroupedPositions, keys: GroupedPositions) -> list[Piece]:
-    """Groups in which each query sees one key more than the one before it, and the last all: cut into rows of GROUP queries."""
+    """Pieces in which each query sees one key more than the one before it, and the last sees all; split into GROUP queries each."""
     pieces, before = [], keys.size - queries.size
     for first in range(0, queries.size if queries.groups else 0, GROUP):
         size = min(GROUP, queries.size - first)
@@ -121,14 +121,14 @@ def square(queries: GroupedPositions, keys: GroupedPositions) -> list[Piece]:
 
 
 def band(n: int, before: int, after: int = 0, own: bool = True) -> Round:
-    """The keys i-before ... i+after of each of n queries i, self among them only if `own`."""
+    """The keys i-before ... i+after of each of n queries i, including itself only if `own`."""
     turned = _band(n, after, before, own)  # by keys: key j is seen by the queries j-after ... j+before
     by_keys = tuple(Piece(p.keys, p.queries, None if p.mask is None else p.mask.T) for p in turned)
     return Round(tuple(_band(n, before, after, own)), by_keys=by_keys)
 
 
 def _band(n: int, before: int, after: int, own: bool) -> list[Piece]:
-    """Groups of GROUP queries that see a band of keys: all whose keys are there side by side, those at the edges one by one."""
+    """Groups of GROUP queries that see a band of keys: one piece for all whose band is complete, one per group at the edges."""
     left, right = (math.ceil(reach / ROUND) * ROUND for reach in (before, after))
     inside: list[int] = []
     pieces = []
@@ -149,7 +149,7 @@ def _band(n: int, before: int, after: int, own: bool) -> list[Piece]:
 
 
 def columns(n: int, stride: int, own: bool = False) -> Round:
-    """The keys a multiple of `stride` back, self among them only if `own`, of n queries."""
+    """The keys at multiples of `stride` before each of n queries, including itself only if `own`."""
     rows, rest = divmod(n, stride)
     pieces = []
     skip = 0 if own else 1  # without self, row t of a column sees rows 0 ... t-1: a square one row lower
@@ -163,7 +163,7 @@ def columns(n: int, stride: int, own: bool = False) -> Round:
 def own_blocks(n: int, size: int, memory: int = 0) -> Round:
     """Blocks of `size`, each of which sees itself causally, and the `memory` positions before it; the last one may be smaller."""
     whole, rest = divmod(n, size)
-    edge = min(whole, math.ceil(memory / size))  # these blocks have less before them than others
+    edge = min(whole, math.ceil(memory / size))  # blocks with fewer than `memory` positions before them
     blocks = [GroupedPositions(block * size, 1, size, size) for block in range(edge)]
     blocks += [GroupedPositions(edge * size, whole - edge, size, size), GroupedPositions(whole * size, 1, rest, size)]
     pieces = []
@@ -174,7 +174,7 @@ def own_blocks(n: int, size: int, memory: int = 0) -> Round:
 
 
 def summaries(n: int, stride: int, summary: int, end: int) -> Plan:
-    """The `summary` cells before cell `end` of every block of `stride` before a query's own, by chunks of queries."""
+    """The `summary` cells before cell `end` of every block of `stride` before the query's block, in chunks of queries."""
     unit, blocks = math.gcd(stride, summary, end), math.ceil(n / stride)
     each = max(1, CHUNK // stride)
     cells = np.arange(summary // unit) + (end - summary) // unit
@@ -182,7 +182,7 @@ def summaries(n: int, stride: int, summary: int, end: int) -> Plan:
     pieces = []
     for chunk in range(0, blocks, each):
         start, stop = chunk * stride, min((chunk + each) * stride, n)
-        inside = math.ceil((stop - start) / stride) - 1  # blocks of the chunk that are before others of it
+        inside = math.ceil((stop - start) / stride) - 1  # blocks of the chunk before its last block
         if chunk + inside:
             own = np.arange(stop - start) // stride
             mask = own[:, None] > (np.arange(inside * summary) // summary)[None, :]
@@ -192,7 +192,7 @@ def summaries(n: int, stride: int, summary: int, end: int) -> Plan:
 
 
 def rectangle(queries: range, keys: range) -> tuple[Piece, ...]:
-    """Some queries that see the same keys, a chunk of queries at a time."""
+    """Queries that all see the same keys, in chunks of queries."""
     if not len(keys):
         return ()
     where, starts = GroupedPositions(keys.start, 1, len(keys), len(keys)), range(queries.start, queries.stop, CHUNK)
@@ -200,7 +200,7 @@ def rectangle(queries: range, keys: range) -> tuple[Piece, ...]:
 
 
 def of_blocks(seen: Iterable[tuple[int, Numbers]], n: int, size: int, first: int = 0) -> Round:
-    """The pairs of a pattern in which blocks of `size` positions are alike: for each block that sees any those that it sees, in order.
+    """The pairs of a pattern that is uniform in blocks of `size` positions; `seen` lists the sorted key blocks of each query block.
 
     Pairs with one of the `first` positions are left out.
     """
@@ -216,7 +216,7 @@ def of_blocks(seen: Iterable[tuple[int, Numbers]], n: int, size: int, first: int
         columns = real(some)
         if not rows.any() or not columns.any():
             continue
-        if len(some) == some[-1] + 1 - some[0]:  # they lie one behind the other, as those of global blocks do
+        if len(some) == some[-1] + 1 - some[0]:  # contiguous, as for global blocks
             here, there = (max(first, int(c) * size) for c in (block, some[0]))
             pieces += rectangle(range(here, min(n, (block + 1) * size)), range(there, min(n, int(some[-1] + 1) * size)))
         else:
@@ -226,7 +226,7 @@ def of_blocks(seen: Iterable[tuple[int, Numbers]], n: int, size: int, first: int
 
 
 def _alike(found: dict[tuple[int, bytes], list[tuple[int, Numbers]]], size: int) -> Iterator[Piece]:
-    """A piece for the blocks that see as many blocks through the same mask, by that number and the bytes of the mask."""
+    """One piece for all query blocks with the same number of key blocks and the same mask (as bytes)."""
     for (_, mask), rows in found.items():
         queries, keys = (
             SelectedPositions(np.array([[block] for block, _ in rows]), size),
@@ -236,13 +236,13 @@ def _alike(found: dict[tuple[int, bytes], list[tuple[int, Numbers]]], size: int)
 
 
 def scan(allows: Callable[[Tensor, Tensor], Tensor], n: int) -> Plan:
-    """The plan of any pattern: its blocks that hold an allowed pair, found by asking for all pairs, a row of blocks at a time."""
+    """The plan of any pattern: its blocks with an allowed pair, found by evaluating `allows` for all pairs, one row of blocks at a time."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     size = min(BLOCK, n)
     count = math.ceil(n / size)
     found: dict[tuple[int, bytes], list[tuple[int, Numbers]]] = defaultdict(list)
-    with unset_fake_temporarily():  # who may see whom is a matter of numbers, which fake tensors have none of
+    with unset_fake_temporarily():  # fake tensors have no values, and the pattern depends on values
         here = torch.arange(count * size)
         for block in range(count):
             i = here[block * size : (block + 1) * size]
@@ -251,6 +251,6 @@ def scan(allows: Callable[[Tensor, Tensor], Tensor], n: int) -> Plan:
             whole = by_block.all(axis=(0, 2))
             partly = by_block.any(axis=(0, 2)) & ~whole
             if whole.any() or partly.any():
-                seen_blocks = np.concatenate([whole.nonzero()[0], partly.nonzero()[0]])  # open ones first: the mask is of the others
+                seen_blocks = np.concatenate([whole.nonzero()[0], partly.nonzero()[0]])  # unmasked blocks first: the mask is for the others
                 found[len(seen_blocks), by_block[:, partly].tobytes()].append((block, seen_blocks))
     return (Round(tuple(_alike(found, size))),)

@@ -1,4 +1,4 @@
-"""Facts that follow from how a pattern is built of others: the heads that it requires, gaps in its cache, and uniform blocks."""
+"""Properties of combined patterns: the required number of heads, gaps in the cache, and uniform blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from formers.patterns.combine import Alternate, Intersection, PerHead, Union
 from formers.patterns.globals import Globals
 
 FAR = (1 << 61) - 1
-"""A position beyond every window and block; a prime, so that no block ends there."""
+"""A position after every window and block; a prime, so that no block ends there."""
 
 
 def inner_patterns(pattern: Pattern) -> tuple[Pattern, ...]:
@@ -23,7 +23,7 @@ def inner_patterns(pattern: Pattern) -> tuple[Pattern, ...]:
 
 
 def required_heads(pattern: Pattern) -> int | None:
-    """The number of heads that a pattern requires: as many as a PerHead in it has patterns; None for any number."""
+    """The number of heads that a pattern requires, i.e. the number of patterns of a PerHead in it; None if any."""
     if isinstance(pattern, PerHead):
         return len(pattern.patterns)
     for inner in inner_patterns(pattern):
@@ -44,15 +44,15 @@ def uniform_block(pattern: Pattern) -> int:
 
 
 def has_gaps(pattern: Pattern) -> bool:
-    """Whether `kept` may leave out positions between those that it holds, at any t."""
+    """Whether `cached` may skip positions between those that it contains, at any t."""
     if isinstance(pattern, Intersection):
-        return has_gaps(pattern.first) or has_gaps(pattern.second)  # which of the two `kept` follows depends on t
+        return has_gaps(pattern.first) or has_gaps(pattern.second)  # which of the two `cached` follows depends on t
     inner = inner_patterns(pattern)
-    return _any_has_gaps(inner) if inner else isinstance(pattern.kept(FAR), StridedPositions)
+    return _any_has_gaps(inner) if inner else isinstance(pattern.cached(FAR), StridedPositions)
 
 
 def _any_has_gaps(patterns: Sequence[Pattern]) -> bool:
-    """Whether the union of what is kept may have gaps: not where one of the patterns keeps every position."""
+    """Whether the union of the cached positions may have gaps: not if one of the patterns caches every position."""
     gaps = [has_gaps(pattern) for pattern in patterns]
     whole = any(not gap and pattern.oldest(FAR) == 0 for gap, pattern in zip(gaps, patterns, strict=True))  # `oldest` only grows
     return not whole and any(gaps)

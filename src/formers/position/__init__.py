@@ -1,4 +1,4 @@
-"""Where a token stands, added to what it is."""
+"""Positional encodings, added to the token embeddings."""
 
 from formers.position.axial import Axial
 from formers.position.base import NoPosition, Position

@@ -1,9 +1,9 @@
-"""Axial positions: a vector for each row and each column of a grid, one behind the other (the Reformer's code; after Ho et al., 2019).
+"""Axial positions: a vector for each row and each column of a grid, concatenated (the Reformer's code; after Ho et al., 2019).
 
 x_i <- x_i + [A_{floor(i/n2)} ; B_{i mod n2}]        A in R^{n1 x d1}, B in R^{n2 x d2}, d1 + d2 = d        E98
 
-A learned table of 65,536 positions has 65,536 vectors; two of 256 x 256 have 512, of half the width, and each is met often. The length
-decides the shape unless one gives it: nearly square, with as few positions too many as can be.
+A learned table of 65,536 positions has 65,536 vectors; 256 rows and 256 columns have 512 vectors of half the width, each trained more
+often. By default the training length determines the shape: nearly square, with as few unused positions as possible.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from formers.position.base import Position, PositionModule
 
 
 class Axial(Position):
-    """Learned vectors of a row and of a column, one behind the other, added once; positions beyond the grid are refused."""
+    """Learned vectors of the row and the column, concatenated, added once; positions outside the grid are an error."""
 
     shape: tuple[PositiveInt, PositiveInt] | None = None
-    """Rows and columns, n1 x n2; unless given, they follow from the training length."""
+    """Rows and columns, n1 x n2; by default computed from the training length."""
     dims: tuple[PositiveInt, PositiveInt] | None = None
-    """The widths of a row's and of a column's vector, which sum to dim; halves unless given."""
+    """The widths of the row vectors and the column vectors, which sum to dim; by default halves."""
 
     @property
     def bounded(self) -> bool:
@@ -35,7 +35,7 @@ class Axial(Position):
         return math.prod(self.shape or near_square(length))
 
     def widths(self, dim: int) -> tuple[int, int]:
-        """d1 and d2 of a model."""
+        """d1 and d2 for a model width."""
         return self.dims or (dim // 2, dim - dim // 2)
 
     def build(self, sizes: Sizes) -> PositionModule:
@@ -43,13 +43,13 @@ class Axial(Position):
 
 
 def near_square(length: int) -> tuple[int, int]:
-    """Rows n1 and columns n2, n1 <= n2 <= 4 n1, of a grid for a length: that with the fewest cells, and of several the squarest."""
+    """Rows n1 and columns n2 of a grid for a length, n1 <= n2 <= 4 n1: the fewest cells, and among those the most square."""
     grids = [(rows, columns) for rows in range(math.isqrt(length), 0, -1) if (columns := -(-length // rows)) <= 4 * rows]
     return min(grids, key=lambda grid: (math.prod(grid), grid[1]))
 
 
 class AxialModule(PositionModule):
-    """Adds the vectors of its row and its column, one behind the other, to each token."""
+    """Adds the concatenated vectors of its row and column to each token."""
 
     def __init__(self, sizes: Sizes, shape: tuple[int, int], dims: tuple[int, int]) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class AxialModule(PositionModule):
         if positions.stop > rows * columns:
             shape = near_square(positions.stop)
             raise FormersError(
-                f"{positions.stop} tokens do not fit the axial positions, of which {rows} x {columns} are {rows * columns}: "
+                f"{positions.stop} tokens do not fit the axial positions, {rows} x {columns} = {rows * columns}: "
                 f"give fewer tokens, train with a larger length or with shape=({shape[0]}, {shape[1]}), or use position=sinusoidal."
             )
         if isinstance(positions, Range) and positions.length >= columns:
@@ -70,7 +70,7 @@ class AxialModule(PositionModule):
         return x + torch.cat([F.embedding(i // columns, self.row), F.embedding(i % columns, self.column)], dim=-1)  # E98
 
     def _whole(self, positions: Range) -> Tensor:
-        """The vectors (length, dim) of a long range: whole rows, cut off at both ends, so that their gradient is a sum and no scatter."""
+        """The vectors (length, dim) of a long range: whole rows, cut at both ends, so that the gradient is a sum and not a scatter."""
         columns = len(self.column)
         first, last = positions.start // columns, -(-positions.stop // columns)
         row = self.row[first:last, None].expand(-1, columns, -1)

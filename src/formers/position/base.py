@@ -1,4 +1,4 @@
-"""The position slot: what is added to x at depth step t, from the positions of its tokens."""
+"""The position slot: what is added to x at depth step t, computed from the positions of its tokens."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from formers.core import Positions, Sizes, Slot
 
 
 class PositionModule(nn.Module):
-    """Adds positions to a stream; this one adds nothing."""
+    """Adds positions to x; this base class adds nothing."""
 
     @property
     def undecayed(self) -> tuple[str, ...]:
-        """The parameters that weight decay leaves alone: the tables of vectors, which all of a position's own parameters are."""
+        """The parameters without weight decay: the tables of vectors, i.e. all parameters of the module itself."""
         return tuple(self._parameters)
 
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
-        """x (batch, length, dim) with its positions added, as the member does at depth step `step`."""
+        """x (batch, length, dim) with its positions added for depth step `step`."""
         return x
 
     def shifted(self, positions: Positions, batch: int, device: torch.device, starts: dict[int, Tensor]) -> Positions:
-        """Where the tokens of this pass are said to stand, at all of its steps; `starts` is what the pass has drawn for that so far."""
+        """The positions to use in this pass, at all of its steps; `starts` contains the random starts drawn so far in the pass."""
         return positions
 
     def step_vector(self, step: int, x: Tensor) -> Tensor | None:
-        """What it adds to every token of x alike at a step, (dim), if all else that it adds is the same at every step; None if not."""
+        """The vector (dim) added to all tokens of x at a step, if everything else it adds is the same at every step; None otherwise."""
         return None
 
 
 class Position(Slot):
-    """How positions enter the stream."""
+    """How positions are added to the model's input."""
 
     @property
     def absolute(self) -> bool:
-        """Whether the model has only ever seen positions below its training length, so that generation slides beyond it."""
+        """Whether the model is trained only on positions below its training length; generation then slides a window beyond it."""
         return True
 
     def trained_positions(self, length: int) -> int:
-        """How many positions a training on rows of a length meets; where they are absolute, no more can be read well."""
+        """The number of positions that training on rows of `length` tokens covers; absolute positions beyond it are untrained."""
         return length
 
     @property
     def bounded(self) -> bool:
-        """Whether there is a table that ends, at the training length or not far behind it, so that nothing longer can be read at all."""
+        """Whether positions come from a table of limited size; longer rows are an error."""
         return False
 
     def table_length(self, length: int) -> int:
-        """Where it is bounded, how many positions it has vectors for at a training length."""
+        """If bounded, the number of positions in the table, for a training length."""
         return length
 
     @property
@@ -61,7 +61,7 @@ class Position(Slot):
 
 
 class NoPosition(Position):
-    """No positions: self-attention then sees a set, unless pattern or score tell the order."""
+    """No positions: self-attention is then invariant to order, unless the pattern or the score depends on it."""
 
     @property
     def absolute(self) -> bool:

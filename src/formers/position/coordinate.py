@@ -1,11 +1,11 @@
-"""Coordinates in position and time, added before every depth step (Dehghani et al., 2018, equations 6 and 7).
+"""Coordinate embeddings: position and depth step, added before every depth step (Dehghani et al., 2018, equations 6 and 7).
 
 P^t(i, 2j)   = sin(i / 10000^(2j/d)) + sin(t / 10000^(2j/d))
 P^t(i, 2j+1) = cos(i / 10000^(2j/d)) + cos(t / 10000^(2j/d))        i = 0, 1, ...   t = 1 ... T                      E100
 
-One block is applied again and again: the second term tells it which time this is. The two are summed, not joined side by side. The first
-term is E7 of the position, the second is E7 of the step, or, as tensor2tensor has it, a learned vector of the step. Either may be left
-out. Without the first nothing says where a token stands, so that a score must, and a memory may reach back as far as one likes.
+One block is applied repeatedly; the second term encodes the step. The two terms are summed, not concatenated. The first term is E7 of
+the position; the second is E7 of the step or, as in tensor2tensor, a learned vector of the step. Either can be omitted. Without the
+first, the order must come from the score, and a memory may have any length.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from formers.position.sinusoidal import sinusoids_at
 
 
 class Coordinate(Position):
-    """The sum of a vector for the position and one for the depth step, added before every step; any length."""
+    """The sum of a position vector and a depth-step vector, added before every step; any length."""
 
     place: Literal["sinusoidal", "none"] = "sinusoidal"
-    """What tells the position."""
+    """The encoding of the position."""
     step: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
-    """What tells the depth step."""
+    """The encoding of the depth step."""
     offset: NonNegativeInt = 0
     """In training, rows start at a random position up to this one."""
 
@@ -69,12 +69,12 @@ class CoordinateModule(PositionModule):
         return x + (place + time)  # E100
 
     def step_vector(self, step: int, x: Tensor) -> Tensor:
-        """The vector of the step: places stay the same."""
+        """The vector (dim) of the step; the position vectors are the same at every step."""
         time = self._time(step, x)
         return x.new_zeros(self.dim) if time is None else time.view(self.dim)
 
     def _time(self, step: int, x: Tensor) -> Tensor | None:
-        """The vector (dim) of a depth step, in the type of x."""
+        """The vector (dim) of a depth step, in the dtype of x; None without one."""
         if self.steps is not None:
             return self.steps[step].to(x.dtype)
         return sinusoids_at(Range(step + 1, 1), self.dim, x) if self.part.step == "sinusoidal" else None

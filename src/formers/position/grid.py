@@ -1,9 +1,9 @@
-"""Positions of a grid: a learned vector for each row, each column and each channel (Child et al., 2019, section 5.3).
+"""Grid positions: a learned vector for each row, each column and each channel (Child et al., 2019, section 5.3).
 
-x_i <- x_i + R_{floor(i/(wc))} + C_{floor(i/c) mod w} + K_{i mod c}        w columns, c channels; no K where c = 1        E88
+x_i <- x_i + R_{floor(i/(wc))} + C_{floor(i/c) mod w} + K_{i mod c}        w columns, c channels; no K if c = 1        E88
 
-An image is read row by row, pixel by pixel, channel by channel. A text is laid out in rows of w tokens, with w the stride of its pattern,
-so that the tokens that see each other through a column share a vector. There are far fewer vectors than positions, and each is met often.
+Images are row-major with channels last. Text is laid out in rows of w tokens, where w is the stride of its pattern, so that tokens
+that see each other in a column share a vector. There are far fewer vectors than positions, so each is trained more often.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from formers.position.base import Position, PositionModule
 
 
 class Grid(Position):
-    """Learned vectors per row, column and channel, added once; without `height` there are as many rows as `length` fills."""
+    """Learned vectors per row, column and channel, added once; without `height`, the number of rows follows from the training length."""
 
     width: PositiveInt
     height: PositiveInt | None = None
@@ -32,7 +32,7 @@ class Grid(Position):
 
     @property
     def cells(self) -> int | None:
-        """How many positions the grid has, None where the length decides."""
+        """The number of positions of the grid; None if it follows from the training length."""
         return None if self.height is None else self.height * self.width * self.channels
 
     def build(self, sizes: Sizes) -> PositionModule:
@@ -40,7 +40,7 @@ class Grid(Position):
 
 
 class GridModule(PositionModule):
-    """Adds the vectors of its row, its column and its channel to each token."""
+    """Adds the vectors of its row, column and channel to each token."""
 
     def __init__(self, sizes: Sizes, part: Grid) -> None:
         super().__init__()
@@ -51,13 +51,13 @@ class GridModule(PositionModule):
         self.channel = nn.Parameter(torch.randn(part.channels, sizes.dim)) if part.channels > 1 else None
         tables = list(self.parameters())
         with torch.no_grad():
-            for table in tables:  # together they are of the size of a token
+            for table in tables:  # their sum has the scale of a token embedding
                 table.mul_(sizes.spread * len(tables) ** -0.5)
 
     def forward(self, x: Tensor, positions: Positions, step: int) -> Tensor:
         if positions.stop > self.length:
             raise FormersError(
-                f"{positions.stop} tokens do not fit the grid of positions, which ends at length={self.length}: "
+                f"{positions.stop} tokens do not fit the position grid of length={self.length}: "
                 f"give fewer tokens, or train with a larger length."
             )
         i = positions.tensor(x.device).clamp(min=0)

@@ -1,10 +1,10 @@
-"""Positions of an image's cells: half of the vector for the row, half for the column and channel (Parmar et al., 2018, section 3.1).
+"""Image positions: half of the vector for the row, half for the column and channel (Parmar et al., 2018, section 3.1).
 
 x_t <- x_t + [f(y_t) ; f(C x_t + c_t)]        row y, column x, channel c of the t-th cell; C channels        E76
 
-f is a table of learned vectors of half the width, or sines and cosines with K = dim/4 time scales from 1 to 10,000, as tensor2tensor
-has them: f(i) = [sin(i w_1), ..., sin(i w_K), cos(i w_1), ..., cos(i w_K)], w_k = 10000^(-(k-1)/(K-1)).
-Where cells are generated in another order than row after row, rows and columns are still those of the image.
+f is a table of learned vectors of half the width, or sines and cosines with K = dim/4 time scales from 1 to 10,000, as in
+tensor2tensor: f(i) = [sin(i w_1), ..., sin(i w_K), cos(i w_1), ..., cos(i w_K)], w_k = 10000^(-(k-1)/(K-1)).
+Rows and columns are those of the image, in any generation order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from formers.position.base import Position, PositionModule
 
 
 class ImagePosition(Position):
-    """A vector for the row beside a vector for the column and channel of each cell, added once, before the first layer."""
+    """A row vector concatenated with a column-and-channel vector for each cell, added once, before the first layer."""
 
     raster: Raster
     form: Literal["sinusoidal", "learned"] = "sinusoidal"
@@ -38,7 +38,7 @@ class ImagePosition(Position):
 
 
 class _OfCells(PositionModule):
-    """Adds vectors of rows and of columns, side by side."""
+    """Adds concatenated row and column vectors."""
 
     def __init__(self, raster: Raster) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class _OfCells(PositionModule):
         if positions.stop > raster.cells:
             raise FormersError(
                 f"{positions.stop} positions do not fit an image of {raster.height} x {raster.width} x {raster.channels} = "
-                f"{raster.cells} cells: give one image a row."
+                f"{raster.cells} cells: give one image per row."
             )
         return x + self.vectors(positions, x)
 
@@ -101,7 +101,7 @@ class Tables(_OfCells):
 
 
 def waves(n: int, width: int, device: torch.device | None = None) -> Tensor:
-    """f(0), ..., f(n-1) (n, width) in float64; zeros at the end where the width is odd or too small for a sine and a cosine."""
+    """f(0), ..., f(n-1) (n, width) in float64; zeros at the end if the width is odd or too small for a sine and a cosine."""
     scales = width // 2
     k = torch.arange(scales, dtype=torch.float64, device=device)
     angle = torch.arange(n, dtype=torch.float64, device=device)[:, None] * 10000.0 ** (-k / max(scales - 1, 1))
@@ -110,21 +110,21 @@ def waves(n: int, width: int, device: torch.device | None = None) -> Tensor:
 
 @cached(16)
 def _places(raster: Raster, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The row of every position, and its column counted over channels, each (cells,)."""
-    with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
+    """The row of every position, and its column times channels plus channel, each (cells,)."""
+    with torch.inference_mode(False):  # a table first computed in evaluation is also used in training
         row, column, channel = (torch.as_tensor(each, device=device) for each in raster.cell(torch.arange(raster.cells, device=device)))
         return row, column * raster.channels + channel
 
 
 @cached(16)
 def _table(raster: Raster, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The sines of every position (cells, dim)."""
+    """The sines and cosines of every position (cells, dim)."""
     with torch.inference_mode(False):
         (row, column), (down, across) = _places(raster, device), _sines(raster, dim, dtype, device)
         return torch.cat([down[row], across[column]], dim=1)
 
 
 def _sines(raster: Raster, dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The sines of rows and of columns and channels."""
+    """The sines and cosines of rows, and of columns and channels."""
     rows, columns = waves(raster.height, dim // 2, device), waves(raster.width * raster.channels, dim - dim // 2, device)
     return rows.to(dtype), columns.to(dtype)

@@ -1,8 +1,8 @@
-"""Learned positions: a table with one vector for each of the positions below the training length.
+"""Learned positions: a table with one vector for each position below the training length.
 
 x_i <- x_i + P_i        P in R^{length x d}                                        E8
 
-The table bounds what the model can read: there is no vector for a position it never saw.
+The table limits the length of rows: there is no vector for a position beyond it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from formers.position.base import Position, PositionModule
 
 
 class Learned(Position):
-    """A learned vector per position, added once, before the first layer; positions beyond the table are refused."""
+    """A learned vector per position, added once, before the first layer; positions beyond the table are an error."""
 
     @property
     def bounded(self) -> bool:
@@ -37,10 +37,10 @@ class LearnedModule(PositionModule):
 
 
 def rows_at(table: Tensor, positions: Positions) -> Tensor:
-    """The rows of a table (length, dim) at positions; those beyond its end are refused."""
+    """The rows of a table (length, dim) at positions; raises FormersError for positions beyond its end."""
     if positions.stop > len(table):
         raise FormersError(
-            f"{positions.stop} tokens do not fit the learned positions, whose table has length={len(table)}: "
+            f"{positions.stop} tokens do not fit the learned position table of length={len(table)}: "
             f"give fewer tokens, train with a larger length, or use position=sinusoidal."
         )
     if isinstance(positions, Range):

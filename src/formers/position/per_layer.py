@@ -1,9 +1,9 @@
-"""Learned positions in every layer: a table for each depth step, shared with no other (Al-Rfou et al., 2018, section 2.1).
+"""Learned positions in every layer: a separate table for each depth step (Al-Rfou et al., 2018, section 2.1).
 
 x_i <- x_i + P^(t)_i        before step t = 0 ... N-1        P in R^{N x length x d}          E30
 
-A deep stack forgets where a token stands unless it is told again. The tables bound what the model can read, as one does. At the
-start all vectors of a token together are of its size.
+Deep stacks lose position information unless it is added again. The tables limit the length of rows. Initially the vectors of all
+layers together have the scale of a token embedding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from formers.position.learned import rows_at
 
 
 class PerLayer(Position):
-    """A learned vector per position and layer, added to the input of that layer; positions beyond the tables are refused."""
+    """A learned vector per position and layer, added to the input of that layer; positions beyond the tables are an error."""
 
     @property
     def bounded(self) -> bool:

@@ -3,7 +3,7 @@
 PE(i, 2j)   = sin(i / 10000^(2j/d))        PE(i, 2j+1) = cos(i / 10000^(2j/d))      i, j = 0, 1, ...     E7
 
 Sines and cosines are interleaved and positions begin at 0, as in the paper. (tensor2tensor puts all sines before all cosines and
-divides by d/2-1 in the exponent; the blog counts from 1. Never mix them when loading weights.)
+divides by d/2-1 in the exponent; the blog counts from 1. Do not mix them when loading weights.)
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SinusoidalModule(PositionModule):
 
 
 def sinusoids_at(positions: Positions, dim: int, like: Tensor) -> Tensor:
-    """PE (..., dim) of positions, in the type and on the device of a tensor: rows of a table that is made once."""
+    """PE (..., dim) of positions, in the dtype and on the device of a tensor: rows of a cached table."""
     if torch.compiler.is_compiling():
         return sinusoid(positions.tensor(like.device), dim).to(like.dtype)
     size = 1 << max(positions.stop - 1, 255).bit_length()
@@ -65,5 +65,5 @@ def sinusoid(positions: Tensor, dim: int) -> Tensor:
 
 @cached(16)
 def _table(size: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
+    with torch.inference_mode(False):  # a table first computed in evaluation is also used in training
         return sinusoid(torch.arange(size, device=device), dim).to(dtype)

@@ -1,13 +1,13 @@
-"""A recurrent layer that takes as many steps for a token as it needs (Graves, 2016, "Adaptive Computation Time for Recurrent Networks").
+"""Adaptive Computation Time: a recurrent layer with a variable number of steps per token (Graves, 2016).
 
-s^n = S(s^{n-1}, [x_t; 1{n=1}])     s^0 = s_{t-1}; S is a cell of cells.py, and the flag, which is concatenated, says that x_t is new   E45
-s_t = sum_n p^n s^n,  y_t = h_t     weights p^n and halting as in core/halting.py, from the new state's h; of an LSTM h and c           E46
+s^n = S(s^{n-1}, [x_t; 1{n=1}])     s^0 = s_{t-1}; S is a cell of cells.py, and the concatenated flag marks the first step             E45
+s_t = sum_n p^n s^n,  y_t = h_t     weights p^n and halting as in depth/halting.py, from the new h; for an LSTM both h and c            E46
 cost = ponder * mean of N + R       over the real tokens                                                                               E47
 
-What is carried to the next token is the mean state. All tokens of a row are projected at once, W [x; flag] = W_x x + flag w; the rest is
-a loop, over tokens and over steps. Where nothing is learnt, rows that have halted are not computed any more.
+The mean state is passed to the next token. All tokens of a row are projected at once, W [x; flag] = W_x x + flag w; the rest is a loop
+over tokens and steps. Without gradients, rows that have halted are not computed any more.
 
-`act="none"` halts nobody: always `steps` steps, of which the last state counts; with steps=1 it is the plain cell on [x_t; 1].
+With `act="none"` there is no halting: always `steps` steps, and the last state is the output; steps=1 is the plain cell on [x_t; 1].
 """
 
 from __future__ import annotations
@@ -24,29 +24,42 @@ from formers.attention.attend import Verdict
 from formers.attention.multihead import Attention
 from formers.core import Context, RecurrentMemory, Sizes
 from formers.core.compiler import concrete
-from formers.depth.halting import HALTING, Act, Bias, Epsilon, Halting, Price, account, add_weighted, begin, beside, is_inspected, may_skip
+from formers.depth.halting import (
+    HALTING,
+    Act,
+    Bias,
+    Epsilon,
+    Halting,
+    Price,
+    account,
+    add_weighted,
+    begin,
+    is_inspected,
+    may_skip,
+    stack_tokens,
+)
 from formers.patterns import Causal, Pattern
 from formers.recurrent.cells import STATES, Cell, RecurrentWeights, States, advance
 from formers.recurrent.final_states import FinalStates
-from formers.recurrent.layer import recalled, run, widely
+from formers.recurrent.layer import in_float32, past_states, run
 from formers.score.base import ScoreModule
 
 ROWS = 8
-"""Rows are left out by so many: products of fewer take as long, and torch rounds them otherwise than it rounds those of many."""
+"""Rows are dropped in multiples of this: smaller products take as long, and torch rounds them differently."""
 
 
 class Pondering(Attention):
-    """A recurrent cell that is applied to each token until it halts, `steps` times at the most."""
+    """A recurrent cell that is applied to each token until it halts, at most `steps` times."""
 
     cell: Cell = "tanh"
     steps: PositiveInt
-    """The most steps there are."""
+    """The largest number of steps."""
     epsilon: Epsilon = 0.01
-    """Who has spent 1 - epsilon halts."""
+    """A token halts when its halting probabilities sum to 1 - epsilon."""
     ponder: Price = 0.01
-    """What a step costs: this times the mean of N + R is added to the loss."""
+    """The ponder cost: this times the mean of N + R is added to the loss."""
     bias: Bias = 1.0
-    """Of the halting unit at the start: the larger, the sooner it halts."""
+    """The initial bias of the halting unit: the larger it is, the earlier tokens halt."""
     act: Literal["graves", "t2t", "none"] = "graves"
 
     @property
@@ -69,7 +82,7 @@ class Pondering(Attention):
 
 
 class PonderingLayer(nn.Module):
-    """A cell on flagged inputs, which takes all of its steps for every token."""
+    """A cell on flagged inputs that takes all of its steps for every token."""
 
     def __init__(self, dim: int, part: Pondering) -> None:
         super().__init__()
@@ -77,12 +90,12 @@ class PonderingLayer(nn.Module):
         self.recurrence = RecurrentWeights(part.cell, dim + 1, dim)
 
     def forward(self, x: Tensor, context: Context, past: RecurrentMemory | None, step: int) -> tuple[Tensor, RecurrentMemory | None]:
-        """y (batch, length, dim) for x (batch, length, dim), and the state behind each row's last real token."""
-        states = self.recurrence.zeros(x) if past is None else recalled(past, self.part.cell, self.dim)
+        """y (batch, length, dim) for x (batch, length, dim), and the state after each row's last real token."""
+        states = self.recurrence.zeros(x) if past is None else past_states(past, self.part.cell, self.dim)
         if self.part.act == "none" and self.part.steps == 1:
             y, states = run(self.recurrence, F.pad(x, (0, 1), value=1.0), states, context.valid)
         else:
-            y, states = widely(self.recurrence, x, states, lambda x, states: self.rows(x, states, context, step))
+            y, states = in_float32(self.recurrence, x, states, lambda x, states: self.rows(x, states, context, step))
         if context.watch is not None:
             about = f"token by token, {'at the most ' if self.part.ponders else ''}{self.part.steps} steps each"
             context.watch.note("attention executors", step, lambda: (Verdict("loop", True, about, None),))
@@ -92,23 +105,23 @@ class PonderingLayer(nn.Module):
         return y, RecurrentMemory.of(states) if context.keep else None
 
     def rows(self, x: Tensor, states: States, context: Context, step: int) -> tuple[Tensor, States]:
-        """All tokens of rows x, one after the other, from states; and the states behind them."""
+        """The outputs for all tokens of rows x, one after the other, beginning with `states`; and the final states."""
         drive = self.drive(x)
         found = []
         for t in range(x.shape[1]):
             current = states
             for n in range(self.part.steps):
-                current = self.again(drive[:, t], current, n)
+                current = self.cell_step(drive[:, t], current, n)
             states = current if context.valid is None else _where(context.valid[:, t], current, states)
             found.append(states[0])
         return torch.stack(found, dim=1), states
 
     def drive(self, x: Tensor) -> Tensor:
-        """W_x x + b of all tokens."""
+        """W_x x + b for all tokens."""
         return F.linear(x, self.recurrence.weight_ih_l0[:, :-1].to(x.dtype), self.recurrence.bias_ih_l0.to(x.dtype))
 
-    def again(self, drive: Tensor, states: States, n: int) -> States:
-        """The states behind step n = 0, 1, ... of a token."""
+    def cell_step(self, drive: Tensor, states: States, n: int) -> States:
+        """The states after step n = 0, 1, ... of a token."""
         weights = self.recurrence
         if n == 0:
             drive = drive + weights.weight_ih_l0[:, -1].to(drive.dtype)
@@ -116,35 +129,35 @@ class PonderingLayer(nn.Module):
 
 
 class HaltingLayer(PonderingLayer):
-    """The same with a unit that says after each step whether it was enough."""
+    """A PonderingLayer with a halting unit."""
 
     skipping = True
-    """Whether evaluation leaves out what has halted; what comes out is the same."""
+    """Whether evaluation skips rows that have halted; the output is the same."""
 
     def __init__(self, dim: int, part: Pondering, act: Act) -> None:
         super().__init__(dim, part)
         self.act: Act = act
         self.unit = nn.Linear(dim, 1)
-        nn.init.zeros_(self.unit.weight)  # at first a state says nothing about how long it should think
+        nn.init.zeros_(self.unit.weight)  # initially the halting probability does not depend on the state
         nn.init.constant_(self.unit.bias, part.bias)
 
     def rows(self, x: Tensor, states: States, context: Context, step: int) -> tuple[Tensor, States]:
         drive, real = self.drive(x), context.valid
-        everybody = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        think = (
-            self.skipped
+        every_row = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        compute = (
+            self.run_steps_skipping
             if self.skipping and may_skip(x, context, self.training)
-            else partial(self.thought, whole=is_inspected(context.watch))
+            else partial(self.run_steps, whole=is_inspected(context.watch))
         )
-        found, spent, seen = [], [], []
+        found, halting, seen = [], [], []
         for t in range(x.shape[1]):
-            running = everybody if real is None else real[:, t]
-            means, done, h = think(drive[:, t], states, running)
+            running = every_row if real is None else real[:, t]
+            means, done, h = compute(drive[:, t], states, running)
             states = means if real is None else _where(running, means, states)
             found.append(states[0])
-            spent.append(done)
+            halting.append(done)
             seen.append(h)
-        account(context, step, beside(spent), self.part.ponder, real)  # E47
+        account(context, step, stack_tokens(halting), self.part.ponder, real)  # E47
         if context.watch is not None:
             context.watch.note(HALTING, step, lambda: torch.stack([self.filled(h, x) for h in seen], dim=1))
         return torch.stack(found, dim=1), states
@@ -153,43 +166,49 @@ class HaltingLayer(PonderingLayer):
         """h^n (rows,) of the new states (rows, dim)."""
         return torch.sigmoid(F.linear(h, self.unit.weight.to(h.dtype), self.unit.bias.to(h.dtype))).squeeze(-1)
 
-    def thought(self, drive: Tensor, states: States, running: Tensor, whole: bool) -> tuple[States, Halting, list[Tensor]]:
-        """The mean states of a token, what it has spent, and h of each step, computed for all rows as long as one of them is running.
+    def run_steps(self, drive: Tensor, states: States, running: Tensor, whole: bool) -> tuple[States, Halting, list[Tensor]]:
+        """The mean states of a token, its halting statistics, and h of each step, computed for all rows until all have halted.
 
-        whole: every step is computed, whether somebody is running or not.
+        whole: compute every step, even if all rows have halted.
         """
-        spent, part, seen = begin(running, drive.dtype), self.part, []
+        halting, part, seen = begin(running, drive.dtype), self.part, []
         means = tuple(torch.zeros_like(s) for s in states)
         for n in range(part.steps):
-            states = self.again(drive, states, n)
+            states = self.cell_step(drive, states, n)
             h = self.halting(states[0])
-            seen.append(h.masked_fill(~spent.running, torch.nan))
-            p, spent = spent.step(h, part.epsilon, last=n == part.steps - 1, act=self.act)
+            seen.append(h.masked_fill(~halting.running, torch.nan))
+            p, halting = halting.step(h, part.epsilon, last=n == part.steps - 1, act=self.act)
             means = tuple(add_weighted(m, s, p, self.act) for m, s in zip(means, states, strict=True))  # E46
-            if not whole and concrete(drive) and not bool(spent.running.any()):
+            if not whole and concrete(drive) and not bool(halting.running.any()):
                 break
-        return means, spent, seen
+        return means, halting, seen
 
-    def skipped(self, drive: Tensor, states: States, running: Tensor) -> tuple[States, Halting, list[Tensor]]:
-        """The same, each step computed for those rows alone that have not halted, and for what fills them up to a multiple of ROWS."""
+    def run_steps_skipping(self, drive: Tensor, states: States, running: Tensor) -> tuple[States, Halting, list[Tensor]]:
+        """The same, but each step is computed only for rows that have not halted, rounded up to a multiple of ROWS."""
         part = self.part
         out, done = tuple(torch.zeros_like(s) for s in states), begin(running, drive.dtype)
-        rows, means, spent = torch.arange(len(drive), device=drive.device), out, done
+        rows, means, halting = torch.arange(len(drive), device=drive.device), out, done
         for n in range(part.steps):
-            count = int(spent.running.sum())
+            count = int(halting.running.sum())
             if not count:
                 break
-            if (room := -(-count // ROWS) * ROWS) < len(rows):
-                out, done = _put(out, rows, means), done.put(rows, spent)
-                kept = torch.argsort(spent.running.logical_not().to(torch.uint8), stable=True)[:room]
-                rows, drive, states, means, spent = rows[kept], drive[kept], _rows(states, kept), _rows(means, kept), spent.rows(kept)
-            states = self.again(drive, states, n)
-            p, spent = spent.step(self.halting(states[0]), part.epsilon, last=n == part.steps - 1, act=self.act)
+            if (size := -(-count // ROWS) * ROWS) < len(rows):
+                out, done = _put(out, rows, means), done.put(rows, halting)
+                index = torch.argsort(halting.running.logical_not().to(torch.uint8), stable=True)[:size]
+                rows, drive, states, means, halting = (
+                    rows[index],
+                    drive[index],
+                    _rows(states, index),
+                    _rows(means, index),
+                    halting.rows(index),
+                )
+            states = self.cell_step(drive, states, n)
+            p, halting = halting.step(self.halting(states[0]), part.epsilon, last=n == part.steps - 1, act=self.act)
             means = tuple(add_weighted(m, s, p, self.act) for m, s in zip(means, states, strict=True))
-        return _put(out, rows, means), done.put(rows, spent), []
+        return _put(out, rows, means), done.put(rows, halting), []
 
     def filled(self, seen: list[Tensor], x: Tensor) -> Tensor:
-        """h (batch, steps) of a token, not a number for the steps that it did not take."""
+        """h (batch, steps) of a token, NaN for steps that were not taken."""
         rest = x.new_full((len(x), self.part.steps - len(seen)), torch.nan)
         return torch.cat([torch.stack(seen, dim=1), rest], dim=1) if seen else rest
 

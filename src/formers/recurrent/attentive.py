@@ -1,22 +1,22 @@
-"""A recurrent decoder that looks at a source: the alignment of Bahdanau et al. (2015) and of Luong et al. (2015), or none at all.
+"""A recurrent decoder with attention to a source: Bahdanau et al. (2015), Luong et al. (2015), or without attention.
 
-The source is h_1 ... h_n, the encoder's outputs, of which only those of real tokens are looked at. The decoder has `layers` cells, one on
-top of the other, which start as bridge.py says; s_t is the state of the top one after token t, x_t what the token was embedded as.
+The source is h_1 ... h_n, the encoder's outputs; padding is masked. The decoder has `layers` stacked cells, with initial states from
+bridge.py; s_t is the state of the top one after token t, x_t the embedded token.
 
-e_tj = v . tanh(W s_{t-1} + U h_j)        additive (Bahdanau): asked before the cell has read the token                           E145
-e_tj = s_t . h_j                          dot (Luong): asked behind the cell                                                      E146
+e_tj = v . tanh(W s_{t-1} + U h_j)        additive (Bahdanau): computed before the cell                                           E145
+e_tj = s_t . h_j                          dot (Luong): computed after the cell                                                    E146
 e_tj = s_t . W h_j                        general (Luong)                                                                         E146
-a_t = softmax over real j of e_tj         c_t = sum_j a_tj h_j; without a real token c_t = 0                                      E147
-y_t = tanh(W_c [c_t; s_t])                what leaves the decoder, called h~_t by Luong; s_t itself without alignment             E148
-s_t = cell([x_t; c_t], s_{t-1})           feeding, additive: the context of this token joins its input                            E149
-s_t = cell([x_t; y_{t-1}], s_{t-1})       feeding, dot and general: what was said last joins the next input; y_0 = 0              E149
-s_t = cell(x_t, s_{t-1})                  without feeding, and without alignment                                                  E149
+a_t = softmax over real j of e_tj         c_t = sum_j a_tj h_j; 0 if there is no real token                                      E147
+y_t = tanh(W_c [c_t; s_t])                the output, called h~_t by Luong; s_t itself without alignment                          E148
+s_t = cell([x_t; c_t], s_{t-1})           input feeding, additive: the context of this token is concatenated with its input       E149
+s_t = cell([x_t; y_{t-1}], s_{t-1})       input feeding, dot and general: the last output is concatenated; y_0 = 0                E149
+s_t = cell(x_t, s_{t-1})                  without input feeding, or without alignment                                             E149
 
-All of it is one sublayer, because with feeding the input of every token needs the token before it, through all layers. Without feeding the
-states do not depend on the attention: torch's fused kernel computes those of a whole row, and all tokens look at the source at once.
+All of it is one sublayer, because with input feeding the input of every token depends on the token before it, through all layers.
+Without input feeding the states do not depend on the attention: torch's fused kernel computes a whole row, and all tokens attend at once.
 
-What differs from the papers: Bahdanau's output layer is a maxout of s_{t-1}, c_t and the last word, and his start is made of the backward
-encoder's first state alone. No linear map here has a bias, so that a row without a source starts at 0.
+Differences to the papers: Bahdanau's output layer is a maxout of s_{t-1}, c_t and the last word, and his initial state is computed from
+the backward encoder's first state only. No linear map here has a bias, so that the initial state of a row without a source is 0.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from formers.score.base import ScoreModule
 
 
 class Aligned(Attention):
-    """A decoder of recurrent layers that looks at a source by an alignment, and may be fed what it finds."""
+    """A decoder of recurrent layers with attention to a source, and optionally input feeding."""
 
     cell: Cell = "lstm"
     layers: PositiveInt = 1
     alignment: Alignment = "additive"
     feeding: bool = True
-    """Whether what is found in the source enters the cells, too; without alignment nothing is found."""
+    """Whether the attention output is fed back into the cells (input feeding); without effect if there is no alignment."""
 
     @property
     def reads_source(self) -> bool:
@@ -62,7 +62,7 @@ class Aligned(Attention):
 
     @property
     def fed(self) -> bool:
-        """Whether something is found and enters the cells."""
+        """Whether the attention output is fed back into the cells."""
         return self.feeding and self.alignment != "none"
 
     def build(self, sizes: Sizes, pattern: Pattern, score: ScoreModule | None = None, common: nn.Module | None = None) -> nn.Module:
@@ -70,19 +70,19 @@ class Aligned(Attention):
 
 
 class AlignedDecoder(nn.Module):
-    """Recurrent layers, and their look at a source."""
+    """Recurrent layers with attention to a source."""
 
     name = "cross"
-    """What somebody who looks on calls the alignment: it is what cross-attention is."""
+    """The name under which an inspection records the weights: that of cross-attention."""
 
     def __init__(self, sizes: Sizes, part: Aligned) -> None:
         super().__init__()
         assert sizes.source is not None
         dim = sizes.dim
         self.part, self.dim, self.dropout, self.attention_dropout = part, dim, sizes.dropout, sizes.attention_dropout
-        self.says = part.fed and part.alignment != "additive"
-        """Whether what a token says is fed to the next one."""
-        more = 0 if not part.fed else dim if self.says else sizes.source
+        self.feeds_output = part.fed and part.alignment != "additive"
+        """Whether the output of a token is fed to the next one."""
+        more = 0 if not part.fed else dim if self.feeds_output else sizes.source
         self.cells = nn.ModuleList([RecurrentWeights(part.cell, dim + (0 if layer else more), dim) for layer in range(part.layers)])
         self.source = Bridge(sizes, part.cell, part.layers, part.alignment)
         if part.alignment == "additive":
@@ -95,40 +95,40 @@ class AlignedDecoder(nn.Module):
             draw(self.out.weight, sizes.initialisation, sizes.gain)
 
     def forward(self, x: Tensor, context: Context, past: BridgeState | None, step: int) -> tuple[Tensor, BridgeState | None]:
-        """y (batch, length, dim) for x over stream.source, which is read once and then known from `past`."""
-        before = self.recall(x, context, past)
+        """y (batch, length, dim) for x over context.source, which is processed once and then taken from `past`."""
+        before = self.state_before(x, context, past)
         y, weights, after = self.by_token(x, before, context) if self.part.fed else self.by_row(x, before, context)
         if context.watch is not None and weights is not None:
             context.watch.note(self.name, step, lambda: weights[:, None])
         return y, after.map(Tensor.detach) if context.keep else None
 
-    def recall(self, x: Tensor, context: Context, past: BridgeState | None) -> BridgeState:
-        """What the tokens x go on from: the past, or the source that is read now."""
+    def state_before(self, x: Tensor, context: Context, past: BridgeState | None) -> BridgeState:
+        """The state before the tokens x: the past, or a new state from the source."""
         if past is not None:
             self.check(past)
             return past.usable(x.dtype)
         if context.source is None:
-            raise FormersError("there is no source to read, and no state that has read one: give source.")
+            raise FormersError("there is neither a source nor a state with one: give source.")
         begun: BridgeState = self.source(context.source)
-        return replace(begun, said=torch.zeros_like(x[:, 0])) if self.says else begun
+        return replace(begun, said=torch.zeros_like(x[:, 0])) if self.feeds_output else begun
 
     def check(self, past: BridgeState) -> None:
-        """Refuses what a decoder of other cells, widths or alignment has left behind."""
+        """Raises FormersError for the state of a decoder with other cells, widths or alignment."""
         aligns = self.part.alignment != "none"
         if (
             not isinstance(past, BridgeState)
             or past.states.shape[1:] != self.source.shape
-            or (past.said is not None) != self.says
+            or (past.said is not None) != self.feeds_output
             or (past.values is not None) != aligns
             or (past.values is not None and past.values.shape[2] != self.out.in_features - self.dim)
         ):
             raise FormersError(
-                "the state has other cells, widths or another alignment than the model: it is of another; use initial_state."
+                "the state has other cells, widths or another alignment than the model: it is of another model; use initial_state."
             )
 
     def by_row(self, x: Tensor, before: BridgeState, context: Context) -> tuple[Tensor, Tensor | None, BridgeState]:
-        """y of all tokens, their weights (batch, length, n) and the state behind them; states do not depend on what is found."""
-        valid = context.valid if context.keep else None  # only the state behind a row needs to know where the row ends
+        """y of all tokens, their weights (batch, length, n) and the state after them, if states do not depend on the attention."""
+        valid = context.valid if context.keep else None  # only the final state depends on the end of a row
         left = []
         for layer, cell in enumerate(self.cells):
             assert isinstance(cell, RecurrentWeights)
@@ -140,39 +140,39 @@ class AlignedDecoder(nn.Module):
         asking = x
         if self.part.alignment == "additive":
             asking = torch.cat([before.states[:, -1, :1].to(x.dtype), x[:, :-1]], dim=1)
-        weights, attended = self.look(asking, before)
-        return self.say(attended, x), weights, after
+        weights, attended = self.attend(asking, before)
+        return self.output(attended, x), weights, after
 
     def by_token(self, x: Tensor, before: BridgeState, context: Context) -> tuple[Tensor, Tensor, BridgeState]:
-        """The same with feeding: the tokens one after the other. Padding leaves the state of its row as it is."""
+        """The same with input feeding: one token after the other. Padding does not change the state of its row."""
         first = self.cells[0]
         assert isinstance(first, RecurrentWeights)
         own, fed = first.weight_ih_l0[:, : self.dim], first.weight_ih_l0[:, self.dim :]
-        drives = F.linear(x, own, first.bias_ih_l0).unbind(1)  # what does not wait for the token before is computed for all at once
+        drives = F.linear(x, own, first.bias_ih_l0).unbind(1)  # what does not depend on the previous token is computed at once
         real = None if context.valid is None else context.valid[:, :, None].unbind(1)
         layers: list[States] = [layer.unbind(1) for layer in before.states.unbind(1)]
         said, answers, found, seen = before.said, [], [], []
         for t, drive in enumerate(drives):
             if said is None:
-                weights, attended = self.look(layers[-1][0][:, None], before)
-                new = self.tick(drive + F.linear(attended[:, 0], fed), layers)  # E149
+                weights, attended = self.attend(layers[-1][0][:, None], before)
+                new = self.advance_layers(drive + F.linear(attended[:, 0], fed), layers)  # E149
             else:
-                new = self.tick(drive + F.linear(said, fed), layers)  # E149
-                weights, attended = self.look(new[-1][0][:, None], before)
-                answers.append(self.say(attended, new[-1][0][:, None]))
+                new = self.advance_layers(drive + F.linear(said, fed), layers)  # E149
+                weights, attended = self.attend(new[-1][0][:, None], before)
+                answers.append(self.output(attended, new[-1][0][:, None]))
             found.append((attended, new[-1][0]))
             seen.append(weights)
             here = None if real is None else real[t]
-            layers = [tuple(kept(here, a, b) for a, b in zip(*both, strict=True)) for both in zip(new, layers, strict=True)]
-            said = None if said is None else kept(here, answers[-1][:, 0], said)
+            layers = [tuple(where_real(here, a, b) for a, b in zip(*both, strict=True)) for both in zip(new, layers, strict=True)]
+            said = None if said is None else where_real(here, answers[-1][:, 0], said)
         after = replace(before, states=torch.stack([torch.stack(states, dim=1) for states in layers], dim=1), said=said)
         if said is None:
             contexts, tops = zip(*found, strict=True)
-            return self.say(torch.cat(contexts, dim=1), torch.stack(tops, dim=1)), torch.cat(seen, dim=1), after
+            return self.output(torch.cat(contexts, dim=1), torch.stack(tops, dim=1)), torch.cat(seen, dim=1), after
         return torch.cat(answers, dim=1), torch.cat(seen, dim=1), after
 
-    def tick(self, drive: Tensor, layers: Sequence[States]) -> list[States]:
-        """The states of all layers after one more token, of which the first cell is given W x + b."""
+    def advance_layers(self, drive: Tensor, layers: Sequence[States]) -> list[States]:
+        """The states of all layers after one more token; drive is W x + b of the first cell."""
         new: list[States] = []
         for layer, (cell, states) in enumerate(zip(self.cells, layers, strict=True)):
             assert isinstance(cell, RecurrentWeights)
@@ -182,11 +182,11 @@ class AlignedDecoder(nn.Module):
         return new
 
     def between(self, x: Tensor, layer: int) -> Tensor:
-        """What a layer is given of the one below: in training some of it is dropped."""
+        """The input of a layer from the output of the one below: with dropout in training."""
         return F.dropout(x, self.dropout) if layer and self.training and self.dropout else x
 
-    def look(self, asking: Tensor, source: BridgeState) -> tuple[Tensor, Tensor]:
-        """Weights (batch, length, n) of states asking (batch, length, dim) over a source, and what they find (batch, length, source)."""
+    def attend(self, asking: Tensor, source: BridgeState) -> tuple[Tensor, Tensor]:
+        """The weights (batch, length, n) of queries (batch, length, dim) over a source, and the contexts (batch, length, source)."""
         assert source.keys is not None
         assert source.values is not None
         if self.part.alignment == "additive":
@@ -195,18 +195,18 @@ class AlignedDecoder(nn.Module):
             scores = asking @ source.keys.transpose(1, 2)  # E146
         if source.valid is None:
             weights = scores.softmax(dim=2)
-        else:  # not minus infinity, of which a row without a real token would make NaN
-            nobody = ~source.valid[:, None]
-            weights = scores.masked_fill(nobody, torch.finfo(scores.dtype).min).softmax(dim=2).masked_fill(nobody, 0.0)
+        else:  # not minus infinity, which gives NaN for a row without a real token
+            padding = ~source.valid[:, None]
+            weights = scores.masked_fill(padding, torch.finfo(scores.dtype).min).softmax(dim=2).masked_fill(padding, 0.0)
         if self.training and self.attention_dropout:
             weights = F.dropout(weights, self.attention_dropout)
         return weights, weights.to(source.values.dtype) @ source.values  # E147
 
-    def say(self, attended: Tensor, states: Tensor) -> Tensor:
-        """What leaves the decoder (batch, length, dim), of contexts and states of its top layer."""
+    def output(self, attended: Tensor, states: Tensor) -> Tensor:
+        """The output (batch, length, dim), from the contexts and the states of the top layer."""
         return torch.tanh(self.out(torch.cat([attended, states.to(attended.dtype)], dim=2)))  # E148
 
 
-def kept(here: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
-    """New values (batch, width) where here (batch, 1) is a real token, the old ones elsewhere."""
+def where_real(here: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
+    """New values (batch, width) where here (batch, 1) is a real token, else the old ones."""
     return new if here is None else torch.where(here, new, old.to(new.dtype))

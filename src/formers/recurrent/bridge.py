@@ -1,10 +1,10 @@
-"""What a recurrent decoder makes of a source, once, and goes on from.
+"""The bridge from an encoder to a recurrent decoder: the decoder's initial state, computed once per source.
 
 s^l_0 = tanh(W^l z^l)      c^l_0 = V^l z_c^l       z: the final states of the encoder                               E144
 
-Layer l starts from the encoder's layer l, or from its last where there are fewer; of more, the top ones count. z^l is taken behind the
-last real token, and of a bidirectional layer it is [forward; backward], each where its reading ended. The map is always there: it makes
-widths and directions one case. It has no bias, so that a row without a source starts at 0.
+Layer l starts from the encoder's layer l, or from its last if there are fewer; if there are more, from the top ones. z^l is the state
+after the last real token; for a bidirectional layer it is [forward; backward], each at its end. The map is always applied, so that
+widths and directions may differ. It has no bias, so that the initial state of a row without a source is 0.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ Alignment = Literal["none", "additive", "dot", "general"]
 @serialisable
 @dataclass(frozen=True, eq=False)
 class BridgeState:
-    """What a decoder that looks at a source goes on from: its states, what it said last, and the source as it has read it."""
+    """The state of a decoder with attention to a source: its recurrent states, its last output, and the source's keys and values."""
 
     states: Tensor
-    """(batch, layers, 1, dim), of LSTMs (batch, layers, 2, dim): what a cell gives, and what it keeps to itself."""
+    """(batch, layers, 1, dim), for LSTMs (batch, layers, 2, dim): h and c."""
     said: Tensor | None = None
-    """y of the last token (batch, dim), where it is fed."""
+    """y of the last token (batch, dim), if it is fed back."""
     keys: Tensor | None = None
     """(batch, n, dim); None without alignment."""
     values: Tensor | None = None
     """The encoder's outputs (batch, n, source)."""
     valid: Tensor | None = None
-    """(batch, n) bool, True = a real token; None where all are."""
+    """(batch, n) bool, True = a real token; None if all are."""
 
     def reset(self, done: Tensor) -> BridgeState:
-        """The same with rows marked in done (batch,) that have read neither a source nor a token."""
+        """The state with the rows marked in done (batch,) set back to before the source and the first token."""
         states = self.states.masked_fill(done[:, None, None, None], 0)
         said = None if self.said is None else self.said.masked_fill(done[:, None], 0)
         if self.keys is None:
@@ -51,19 +51,19 @@ class BridgeState:
         return replace(self, states=states, said=said, valid=seen & ~done[:, None])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> BridgeState:
-        """The same with each of its tensors, batch first, changed."""
+        """The state with `change` applied to each of its tensors, batch first."""
         rest = (None if t is None else change(t) for t in (self.said, self.keys, self.values, self.valid))
         return BridgeState(change(self.states), *rest)
 
     def usable(self, dtype: torch.dtype) -> BridgeState:
-        """The same with numbers of a type, which a backward pass may keep: it cannot keep what was made in inference mode."""
+        """The state in a dtype; copied if it was computed in inference mode and a backward pass may need it."""
         copies = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         plain = self.map(lambda t: t.clone()) if copies and self.states.is_inference() else self
         return plain.map(lambda t: t if t.dtype == torch.bool else t.to(dtype))
 
 
 class Bridge(nn.Module):
-    """What is made of a source, once: where the decoder starts, and the keys it compares with."""
+    """Computes the initial state of a decoder from a source, and the keys of the source."""
 
     def __init__(self, sizes: Sizes, cell: Cell, layers: int, alignment: Alignment) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Bridge(nn.Module):
         self.alignment = alignment
         self.shape = (layers, STATES[cell], sizes.dim)
         self.spare = max(0, len(sizes.final_widths) - layers)
-        """Layers of the encoder, the lowest, whose final states nobody asks for."""
+        """The number of lowest encoder layers whose final states are not used."""
         self.bridges = nn.ModuleList()
         for layer in range(layers if sizes.final_widths else 0):
             widths = at_most(sizes.final_widths, self.spare + layer)
@@ -83,7 +83,7 @@ class Bridge(nn.Module):
                 draw(module.weight, sizes.initialisation)
 
     def forward(self, source: Source) -> BridgeState:
-        """The state of a decoder that has read a source and no token."""
+        """The state of a decoder after a source and before the first token."""
         states = self.start(source)
         if self.alignment == "none":
             return BridgeState(states)
@@ -91,7 +91,7 @@ class Bridge(nn.Module):
         return BridgeState(states, None, keys, source.hidden, source.valid)
 
     def start(self, source: Source) -> Tensor:
-        """The first states (batch, layers, kinds, dim): 0 behind an encoder that has no final ones."""
+        """The initial states (batch, layers, kinds, dim); 0 if the encoder has no final states."""
         if not self.bridges:
             return source.hidden.new_zeros(len(source.hidden), *self.shape)
         states = []
@@ -99,11 +99,11 @@ class Bridge(nn.Module):
             assert isinstance(bridges, nn.ModuleList)
             final = at_most(source.final, self.spare + layer)
             made = [bridge(at_most(final, kind).to(source.hidden.dtype)) for kind, bridge in enumerate(bridges)]
-            # What an LSTM keeps to itself has no bounds; what it gives has.
+            # h is bounded, as the output of a cell; c is not.
             states.append(torch.stack([torch.tanh(made[0]), *made[1:]], dim=1))  # E144
         return torch.stack(states, dim=1)
 
 
 def at_most(values: Sequence[T], i: int) -> T:
-    """The value of a number, or the last one where there are fewer."""
+    """The i-th value, or the last one if there are fewer."""
     return values[min(i, len(values) - 1)]

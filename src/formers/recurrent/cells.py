@@ -1,17 +1,17 @@
-"""Recurrent cells: what one step makes of an input x and of the state before it.
+"""Recurrent cells: the state after one step, from an input x and the previous state.
 
 h' = tanh(W x + b + U h + d)                                     tanh (Elman, 1990)                      E140
 
-r = sigmoid(W_r x + b_r + U_r h + d_r)                           GRU (Cho et al., 2014), as torch and cuDNN have it:
-z = sigmoid(W_z x + b_z + U_z h + d_z)                           the reset gate stands behind U_n
+r = sigmoid(W_r x + b_r + U_r h + d_r)                           GRU (Cho et al., 2014), as in torch and cuDNN:
+z = sigmoid(W_z x + b_z + U_z h + d_z)                           the reset gate is applied after U_n
 n = tanh(W_n x + b_n + r * (U_n h + d_n))
 h' = (1 - z) * n + z * h                                                                                 E141
 
-i, f, o = sigmoid(W x + b + U h + d) each with its own weights    LSTM (Hochreiter and Schmidhuber, 1997; Gers et al., 2000)
+i, f, o = sigmoid(W x + b + U h + d) with separate weights        LSTM (Hochreiter and Schmidhuber, 1997; Gers et al., 2000)
 g = tanh(W_g x + b_g + U_g h + d_g)
 c' = f * c + i * g        h' = o * tanh(c')                                                              E142
 
-The matrices of a cell's gates are one, in torch's order (r, z, n; i, f, g, o), and so are their biases; the names of weights are torch's.
+The matrices of a cell's gates are stacked, in torch's order (r, z, n; i, f, g, o), and so are their biases; weights have torch's names.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from formers.core import FormersError
 
 Cell = Literal["tanh", "gru", "lstm"]
 States = tuple[Tensor, ...]
-"""(h,), or (h, c) of an LSTM, each (batch, dim)."""
+"""(h,), or (h, c) for an LSTM, each (batch, dim)."""
 GATES: dict[Cell, int] = {"tanh": 1, "gru": 3, "lstm": 4}
 STATES: dict[Cell, int] = {"tanh": 1, "gru": 1, "lstm": 2}
-"""How many vectors are carried from token to token: h, and of an LSTM c."""
+"""The number of state vectors: h, and for an LSTM also c."""
 FORGET = 1.0
-"""The bias of an LSTM's forget gate at the start: it forgets little before it has learnt what (Gers et al., 2000)."""
+"""The initial bias of an LSTM's forget gate, so that it initially forgets little (Gers et al., 2000)."""
 
 
 class RecurrentWeights(nn.Module):
-    """The weights of a cell of width dim that reads inputs of a width, for one direction or two; state dicts are those of torch.nn.LSTM."""
+    """The weights of a cell of width dim for inputs of another width, for one or two directions; state dicts are those of torch.nn.LSTM."""
 
     weight_ih_l0: Tensor
     weight_hh_l0: Tensor
@@ -54,7 +54,7 @@ class RecurrentWeights(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """torch's law: all uniform within 1/sqrt(dim); but an LSTM's forget gates start open."""
+        """torch's initialisation: all uniform within 1/sqrt(dim); but the forget gates of an LSTM start open."""
         bound = self.dim**-0.5
         for name, weight in self.named_parameters():
             nn.init.uniform_(weight, -bound, bound)
@@ -63,21 +63,21 @@ class RecurrentWeights(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the weights."""
+        """The dtype of the weights."""
         return self.weight_hh_l0.dtype
 
     def flat(self, dtype: torch.dtype) -> list[Tensor]:
-        """All of them in torch's order, as a type."""
+        """All weights in torch's order, in a dtype."""
         return [weight.to(dtype) for weight in self._parameters.values() if weight is not None]
 
     def zeros(self, x: Tensor) -> States:
-        """The state before the first of tokens x (batch, ...)."""
+        """The state before the first of the tokens x (batch, ...)."""
         zero = x.new_zeros(len(x), self.dim * self.directions)
         return (zero, zero) if self.cell == "lstm" else (zero,)
 
 
 def advance(cell: Cell, drive: Tensor, states: States, weight: Tensor, bias: Tensor | None) -> States:
-    """The states behind a step; drive (batch, gates * dim) is W x + b, weight U and bias d."""
+    """The states after a step; drive (batch, gates * dim) is W x + b, weight U and bias d."""
     h = states[0]
     back = F.linear(h, weight, bias)
     if cell == "tanh":
@@ -93,6 +93,6 @@ def advance(cell: Cell, drive: Tensor, states: States, weight: Tensor, bias: Ten
 
 
 def check_width(states: States, cell: Cell, dim: int) -> None:
-    """Refuses the states of another cell."""
+    """Raises FormersError for the states of another cell."""
     if len(states) != STATES[cell] or states[0].shape[1] != dim:
-        raise FormersError("the state is of another cell or width than the model: it is of another; use initial_state.")
+        raise FormersError("the state has another cell or width than the model: it is of another model; use initial_state.")

@@ -1,10 +1,10 @@
-"""A recurrent layer in the place of attention: a token learns of the past through a state of fixed size alone (Elman, 1990).
+"""A recurrent layer instead of attention: a token depends on the past only through a state of fixed size (Elman, 1990).
 
-s_t = cell(x_t, s_{t-1})      y_t = h_t            the cells are those of cells.py
-y_t = [h_t forward; h_t backward]                  direction "both" (Schuster and Paliwal, 1997): dim/2 each, read from either end
+s_t = cell(x_t, s_{t-1})      y_t = h_t            the cells are in cells.py
+y_t = [h_t forward; h_t backward]                  direction "both" (Schuster and Paliwal, 1997): dim/2 each
 
-There is no projection behind it: with the residual Bare a stack of such layers is torch's module of several layers. Whole rows are one
-call of torch's own kernel. Padded rows end, and the backward direction begins, at their last real token.
+There is no output projection: with the residual Bare, a stack of these layers equals torch's module with several layers. Whole rows are
+one call of torch's kernel. Padded rows end, and the backward direction begins, at their last real token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KERNELS: dict[Cell, Callable[..., tuple[Tensor, ...]]] = {"tanh": torch.rnn_tanh
 
 
 class Recurrent(Attention):
-    """A recurrent cell that reads rows forward, or from both ends."""
+    """A recurrent cell that runs forward over rows, or in both directions."""
 
     cell: Cell = "lstm"
     direction: Literal["forward", "both"] = "forward"
@@ -51,7 +51,7 @@ class Recurrent(Attention):
 
 
 class RecurrentLayer(nn.Module):
-    """One layer of cells; the state is torch's."""
+    """One recurrent layer; its state is that of torch."""
 
     def __init__(self, dim: int, part: Recurrent) -> None:
         super().__init__()
@@ -60,10 +60,10 @@ class RecurrentLayer(nn.Module):
         self.recurrence = RecurrentWeights(part.cell, dim, dim // directions, directions)
 
     def forward(self, x: Tensor, context: Context, past: RecurrentMemory | None, step: int) -> tuple[Tensor, RecurrentMemory | None]:
-        """y (batch, length, dim) for x (batch, length, dim), and the state behind each row's last real token."""
-        before = self.recurrence.zeros(x) if past is None else recalled(past, self.cell, self.dim)
+        """y (batch, length, dim) for x (batch, length, dim), and the state after each row's last real token."""
+        before = self.recurrence.zeros(x) if past is None else past_states(past, self.cell, self.dim)
         wanted = context.keep or FinalStates in context.channels
-        # Padding stands behind the real tokens: what reads forward never sees it, and only the state behind a row needs the row's end.
+        # Padding comes after the real tokens: the forward direction never sees it, and only the final state depends on the row's end.
         valid = context.valid if wanted or self.directions == 2 else None
         if context.episodes is None:
             y, states = run(self.recurrence, x, before, valid)
@@ -78,22 +78,22 @@ class RecurrentLayer(nn.Module):
         return y, RecurrentMemory.of(states) if context.keep else None
 
 
-def recalled(past: RecurrentMemory, cell: Cell, dim: int) -> States:
-    """The states that a stream goes on from."""
+def past_states(past: RecurrentMemory, cell: Cell, dim: int) -> States:
+    """The initial states of a continued row."""
     states = expect(RecurrentMemory, past).states
     check_width(states, cell, dim)
     return states
 
 
 def run(weights: RecurrentWeights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
-    """What a cell makes of rows x (batch, length, dim) from states, and the states behind their real tokens."""
-    return widely(weights, x, states, lambda x, states: _rows(weights, x, states, valid))
+    """The outputs of a cell for rows x (batch, length, dim), beginning with `states`, and the states after their real tokens."""
+    return in_float32(weights, x, states, lambda x, states: _rows(weights, x, states, valid))
 
 
 def by_episode(weights: RecurrentWeights, x: Tensor, states: States, begins: Tensor) -> tuple[Tensor, States]:
-    """What a cell makes of rows x (batch, length, dim) in which episodes begin where begins (batch, length) says, each from a state of 0.
+    """The outputs of a cell for rows x (batch, length, dim) with episodes that begin where begins (batch, length) is True, with state 0.
 
-    Every episode of every row becomes a row of its own: the first goes on from the row's state, and the last leaves its state behind.
+    Every episode of every row becomes a separate row: the first continues the row's state, and the last returns the row's new state.
     """
     batch, length = begins.shape
     if length == 1:
@@ -113,18 +113,18 @@ def by_episode(weights: RecurrentWeights, x: Tensor, states: States, begins: Ten
     return whole.view(batch, length, -1), tuple(s[ends] for s in left)
 
 
-def widely(
-    weights: RecurrentWeights, x: Tensor, states: States, way: Callable[[Tensor, States], tuple[Tensor, States]]
+def in_float32(
+    weights: RecurrentWeights, x: Tensor, states: States, compute: Callable[[Tensor, States], tuple[Tensor, States]]
 ) -> tuple[Tensor, States]:
-    """What a way makes of rows x from states, on a CPU in float32 at least: a state that is rounded at every token drifts.
+    """Calls `compute(x, states)`; on a CPU in at least float32, because a state that is rounded at every token drifts.
 
-    Further, oneDNN's LSTM in half precision ends the process on machines that promise more than they have.
+    Also, oneDNN's half-precision LSTM crashes on processors that report instructions they do not support.
     """
     if x.device.type != "cpu":
-        return way(x, states)
+        return compute(x, states)
     kind, wide = x.dtype, torch.promote_types(weights.dtype, torch.float32)
     with torch.autocast("cpu", enabled=False):
-        y, states = way(x.to(wide), tuple(s.to(wide) for s in states))
+        y, states = compute(x.to(wide), tuple(s.to(wide) for s in states))
     return y.to(kind), states
 
 
@@ -142,16 +142,16 @@ def _rows(weights: RecurrentWeights, x: Tensor, states: States, valid: Tensor | 
 
 
 def _kernel(weights: RecurrentWeights, x: Tensor, sizes: Tensor | None, states: States, flat: list[Tensor]) -> tuple[Tensor, ...]:
-    """torch's own: x is (batch, length, dim), or with sizes the data of a packed sequence; states are (directions, batch, dim)."""
+    """torch's kernel; x is (batch, length, dim), or with sizes the data of a packed sequence; states are (directions, batch, dim)."""
     before = states if weights.cell == "lstm" else states[0]
-    learning = torch.is_grad_enabled()  # cuDNN keeps what a backward pass needs only if it is told that there will be one
+    learning = torch.is_grad_enabled()  # cuDNN saves tensors for the backward pass only in training mode
     rest = (True, 1, 0.0, learning, weights.directions == 2)  # biases, layers, dropout, training, directions
     kernel = KERNELS[weights.cell]
     return kernel(x, before, flat, *rest, True) if sizes is None else kernel(x, sizes, before, flat, *rest)
 
 
 def _packed(weights: RecurrentWeights, x: Tensor, valid: Tensor, states: States, flat: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """The same of rows of different lengths, which torch packs so that padding is not computed; a row of none keeps its state."""
+    """The same for rows of different lengths, packed so that padding is not computed; an empty row keeps its state."""
     lengths = valid.sum(dim=1)
     packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
     order, back = packed.sorted_indices, packed.unsorted_indices
@@ -164,7 +164,7 @@ def _packed(weights: RecurrentWeights, x: Tensor, valid: Tensor, states: States,
 
 
 def _unrolled(weights: RecurrentWeights, x: Tensor, valid: Tensor, states: States, flat: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """The same, step by step: torch.compile, which cannot look into lengths, unrolls rows anyhow."""
+    """The same, step by step, for torch.compile, which cannot use packed sequences and unrolls rows anyway."""
     sides, ends = [], []
     for way in range(weights.directions):
         weight, weight_h, bias, bias_h = flat[4 * way : 4 * way + 4]

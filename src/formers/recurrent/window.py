@@ -1,9 +1,9 @@
-"""A word window in the place of attention (Collobert and Weston, 2008; CS224N): a token learns of its neighbours through one linear map.
+"""A word window instead of attention (Collobert and Weston, 2008; CS224N): one linear map of a token and its neighbours.
 
-y_i = f(W [x_{i-k}; ...; x_{i+k}] + b)         centred; N layers see N k tokens to either side                      E143
-y_i = f(W [x_{i-k}; ...; x_i] + b)             where the pattern is causal; N layers see the last N k tokens
+y_i = f(W [x_{i-k}; ...; x_{i+k}] + b)         centred; N layers see N k tokens on either side                      E143
+y_i = f(W [x_{i-k}; ...; x_i] + b)             if the pattern is causal; N layers see the last N k tokens
 
-All windows of a row are one convolution. What lies outside the row is 0, as is padding. A causal stream leaves behind the last k inputs.
+All windows of a row are one convolution. Values outside the row are 0, and so is padding. In a causal model the state is the last k inputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NONLINEAR: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.ge
 
 
 class Window(Attention):
-    """A linear map of a token and of `window` others before it, and, where the pattern is not causal, behind it."""
+    """A linear map of a token and of the `window` tokens before it and, if the pattern is not causal, after it."""
 
     window: PositiveInt
     activation: Literal["relu", "gelu", "tanh"] = "relu"
@@ -46,20 +46,20 @@ class Window(Attention):
 
 
 class WindowLayer(nn.Module):
-    """A convolution over positions and a non-linearity."""
+    """A convolution over positions and an activation."""
 
     def __init__(self, sizes: Sizes, part: Window) -> None:
         super().__init__()
         self.window, self.causal, self.activation = part.window, sizes.causal, part.activation
         width = part.window + 1 if sizes.causal else 2 * part.window + 1
         self.weight = nn.Parameter(torch.empty(sizes.dim, sizes.dim, width))
-        """W as torch's convolutions have it: (out, in, places), the earliest place first."""
+        """W in the layout of torch's convolutions: (out, in, positions), the earliest position first."""
         self.bias = nn.Parameter(torch.zeros(sizes.dim))
         with torch.no_grad():
             draw(self.weight.flatten(1), sizes.initialisation, sizes.gain)
 
     def forward(self, x: Tensor, context: Context, past: ConvMemory | None, step: int) -> tuple[Tensor, ConvMemory | None]:
-        """y (batch, length, dim) for x (batch, length, dim), and its last inputs, where the stream may go on."""
+        """y (batch, length, dim) for x (batch, length, dim), and the last inputs if a state is requested."""
         k = self.window
         if context.watch is not None:
             about = f"all windows of {self.weight.shape[2]} tokens at once"
@@ -72,13 +72,13 @@ class WindowLayer(nn.Module):
             return self.windows(F.pad(x, (0, 0, k, 0))), None
         before = ConvMemory.blank(x, k) if past is None else past
         if expect(ConvMemory, before).states.shape[1] != k:
-            raise FormersError("the state is of a model with other windows: it is of another; use initial_state.")
+            raise FormersError("the state has another window than the model: it is of another model; use initial_state.")
         both = before.prepend_to(x)
         return self.windows(both), before.advanced(both, context.valid) if context.keep else None
 
     def windows(self, x: Tensor) -> Tensor:
         """y (batch, length, dim) of x (batch, width - 1 + length, dim)."""
-        # As an image of one row whose channels lie side by side, which x is already: torch has a faster kernel for that.
+        # As an image of one row in channels-last layout, which x already has: torch has a faster kernel for that.
         image = x.transpose(1, 2).unsqueeze(2)
         y = F.conv2d(image, self.weight.to(x.dtype).unsqueeze(2), self.bias.to(x.dtype)).squeeze(2).transpose(1, 2)
         return NONLINEAR[self.activation](y)  # E143

@@ -1,4 +1,4 @@
-"""How a sublayer joins the stream."""
+"""Residual connections: how the output of a sublayer is added to its input."""
 
 from formers.residual.base import Residual
 from formers.residual.gated import Gated

@@ -16,7 +16,7 @@ class ResidualModule(nn.Module):
 
     @property
     def has_prenorm(self) -> bool:
-        """Whether the input of the sublayer is not x itself."""
+        """Whether the input of the sublayer differs from x."""
         return type(self).prenorm is not ResidualModule.prenorm
 
     def merge(self, x: Tensor, y: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class Residual(Slot):
         return nn.Identity()
 
     def width(self, dim: int) -> int:
-        """The width of what `build_final` gives to the head, or to a decoder."""
+        """The width of the output of `build_final`, the input of the head or of a decoder."""
         return dim
 
     def gain(self, steps: int) -> float:

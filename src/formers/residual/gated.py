@@ -1,8 +1,8 @@
-"""Gated residual connections with the norm moved to the input of the sublayer (Parisotto et al., 2020, section 3; GTrXL).
+"""Gated residual connections with the norm at the input of the sublayer (GTrXL; Parisotto et al., 2020, section 3).
 
-x' = g(x, y),  y = Drop(ReLU(F(LN(x))))        identity map reordering; a memory passes through the same LN           E110
+x' = g(x, y),  y = Drop(ReLU(F(LN(x))))        identity map reordering; a memory is normalised by the same LN         E110
 
-With W, U (d, d), x the stream (the skip) and y the update:
+With W, U (d, d), x the input of the sublayer (the skip) and y the update:
 
 sum       g = x + y                                          TrXL-I                                                   E111
 input     g = sigmoid(W x) * x + y                                                                                    E112
@@ -13,8 +13,8 @@ gru       r = sigmoid(W_r y + U_r x)                                            
           z = sigmoid(W_z y + U_z x - b)                                                                              E117
           h = tanh(W_g y + U_g (r * x));  g = (1 - z) * x + z * h                                                     E118
 
-The ReLU is there because a pre-norm sublayer would otherwise leave two linear maps one behind the other. The matrices have no biases; b is
-a learned vector that starts at `bias`: the larger, the closer a block starts to the identity map. There is no final norm unless asked for.
+Without the ReLU, a pre-norm sublayer would end in two consecutive linear maps. The matrices have no biases; b is a learned vector
+initialised to `bias`: the larger it is, the closer a block starts to the identity map. By default there is no final norm.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from formers.residual.norm import EPSILON, NormResidual
 
 Kind = Literal["gru", "output", "input", "highway", "sigtanh", "sum"]
 BIASES: dict[Kind, float] = {"gru": 2.0, "output": 1.0, "highway": 1.0, "sigtanh": 1.0}
-"""What b of each gate starts at, as in the paper; the others have none."""
+"""The initial b of each gate, as in the paper; the other gates have none."""
 
 
 class Gated(Residual):
-    """A gate in the place of the sum; with kind="sum" the sum itself, and what remains is the reordering alone (TrXL-I)."""
+    """A gate instead of the sum; kind="sum" is the plain sum with the reordered norm (TrXL-I)."""
 
     gate: Kind = "gru"
-    """Which gate; Gated(kind=...) means the same. In JSON "kind" says which part this is, so the field cannot be called so."""
+    """The gate; Gated(kind=...) means the same. The field is not called `kind` because in JSON that is the name of the part."""
     bias: float | None = None
-    """What the gate's bias b starts at; 2 for gru and 1 for the others unless given."""
+    """The initial value of the gate's bias b; by default 2 for gru and 1 for the others."""
     epsilon: PositiveFloat = EPSILON
-    """What every LayerNorm of the stack adds to the variance."""
+    """Added to the variance in every LayerNorm of the stack."""
     final: bool = False
-    """Whether a LayerNorm stands between the last block and the head."""
+    """Whether there is a LayerNorm between the last block and the head."""
 
     @model_validator(mode="before")
     @classmethod
@@ -58,13 +58,13 @@ class Gated(Residual):
 
     @property
     def kind(self) -> Kind:
-        """Which gate."""
+        """The gate."""
         return self.gate
 
     @model_validator(mode="after")
     def _check_bias(self) -> Self:
         if self.bias is not None and self.gate not in BIASES:
-            raise FormersError(f"bias={self.bias} has no place in kind={self.gate!r}, which has no bias: leave it out, or use kind='gru'.")
+            raise FormersError(f"bias={self.bias} does not apply to kind={self.gate!r}, which has no bias: omit it, or use kind='gru'.")
         return self
 
     def build(self, dim: int, dropout: float) -> ResidualModule:
@@ -78,7 +78,7 @@ class GatedResidual(NormResidual):
     """g(x, Drop(ReLU(y))), where y = F(LN(x)); with the sum as the gate."""
 
     matrices: tuple[tuple[str, int], ...] = ()
-    """The names of the gate's matrices, and how many of (dim, dim) are packed below each other in each."""
+    """The names of the gate's matrices, and how many (dim, dim) matrices are stacked in each."""
 
     def __init__(self, dim: int, dropout: float, epsilon: float, bias: float) -> None:
         super().__init__(dim, dropout, epsilon)
@@ -102,7 +102,7 @@ class GatedResidual(NormResidual):
         return self.gate(x, self.dropped(torch.relu(y)))  # E110
 
     def gate(self, x: Tensor, y: Tensor) -> Tensor:
-        """The stream behind the sublayer, from the stream x and the update y (..., dim)."""
+        """x' (..., dim) from the sublayer's input x and the update y, each (..., dim)."""
         return x + y  # E111
 
 
@@ -117,7 +117,7 @@ class InputGate(GatedResidual):
 
 
 class _Biased(GatedResidual):
-    """What the gates with a bias have in common."""
+    """The common code of gates with a bias."""
 
     @property
     def biased(self) -> bool:
@@ -157,7 +157,7 @@ class SigTanhGate(_Biased):
 
 
 class GRUGate(_Biased):
-    """A gated recurrent unit whose state is the stream x and whose input is the update y; w is W_r, W_z, W_g and u is U_r, U_z."""
+    """A GRU with the state x and the input y, the update; w stacks W_r, W_z, W_g and u stacks U_r, U_z."""
 
     w: Tensor
     u: Tensor

@@ -3,16 +3,16 @@
 x' = LN(x + Drop(F(x)))          post-norm (Vaswani et al., 2017)                  E11
 x' = x + Drop(F(LN(x)))          pre-norm, which needs a last LN before the head   E12
 
-LN(x) = g (x - mean(x)) / sqrt(var(x) + epsilon) + b. `epsilon` is that of all norms of the stack. `final` adds the last LN to post-norm,
-or leaves it out of pre-norm, as public checkpoints have it.
+LN(x) = g (x - mean(x)) / sqrt(var(x) + epsilon) + b. All norms of the stack have the same `epsilon`. `final` adds the last LN to
+post-norm, or removes it from pre-norm, to match public checkpoints.
 
-And, to see what each of the two is for, one without the other:
+Ablations with only one of the two:
 
 x' = x + Drop(F(x))              the residual connection alone                     E160
 x' = LN(Drop(F(x)))              the norm alone, of post-norm                      E161
-x' = Drop(F(LN(x)))              of pre-norm, with its last LN                     E162
+x' = Drop(F(LN(x)))              the norm alone, of pre-norm, with its last LN     E162
 
-What is taken away is all that changes: output projections start as those of the norm that it is taken from.
+Nothing else changes: output projections are initialised as in the pre-norm or post-norm that the ablation is derived from.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from torch import Tensor, nn
 from formers.residual.base import Residual, ResidualModule
 
 EPSILON = 1e-5
-"""What every LayerNorm adds to the variance unless a spec says otherwise: torch's."""
+"""Added to the variance in every LayerNorm, unless a spec sets another value: torch's default."""
 
 
 class _Normed(Residual):
-    """What pre-norm and post-norm have in common."""
+    """The common code of pre-norm and post-norm."""
 
     epsilon: PositiveFloat = EPSILON
-    """What every LayerNorm of the stack, the final one among them, adds to the variance."""
+    """Added to the variance in every LayerNorm of the stack, including the final one."""
     final: bool
-    """Whether a LayerNorm stands between the last block and the head."""
+    """Whether there is a LayerNorm between the last block and the head."""
 
     def build_final(self, dim: int) -> nn.Module:
         return nn.LayerNorm(dim, self.epsilon) if self.final else nn.Identity()
 
 
 class PostNorm(_Normed):
-    """LN(x + Drop(F(x))): the 2017 paper's."""
+    """LN(x + Drop(F(x))), as in the 2017 paper."""
 
     final: bool = False
 
@@ -50,7 +50,7 @@ class PostNorm(_Normed):
 
 
 class PreNorm(_Normed):
-    """x + Drop(F(LN(x))), with the final norm it needs; output projections start smaller the deeper the stack (GPT-2)."""
+    """x + Drop(F(LN(x))), with a final norm; initial output projections are smaller the deeper the stack (GPT-2)."""
 
     final: bool = True
 
@@ -72,7 +72,7 @@ class Plain(Residual):
     """A residual connection without a norm (an ablation): x + Drop(F(x))."""
 
     of: Literal["pre", "post"] = "pre"
-    """What the norm was taken from: output projections start as those of it."""
+    """Whether the norm was removed from pre-norm or post-norm, which determines the initial output projections."""
 
     def build(self, dim: int, dropout: float) -> ResidualModule:
         return PlainResidual(dropout)
@@ -85,11 +85,11 @@ class NormOnly(Residual):
     """A norm without the residual connection (an ablation): LN(Drop(F(x))), or Drop(F(LN(x))) and a last norm."""
 
     of: Literal["pre", "post"] = "post"
-    """What the sum was taken from: norms stay where they stood, and output projections start as they did."""
+    """Whether the sum was removed from pre-norm or post-norm, which determines the place of norms and the initial output projections."""
     epsilon: PositiveFloat = EPSILON
-    """What every LayerNorm of the stack adds to the variance."""
+    """Added to the variance in every LayerNorm of the stack."""
     final: bool | None = None
-    """Whether there is a final norm; None: as where the sum was taken from."""
+    """Whether there is a final norm; None: as in the residual that the sum was removed from."""
 
     def build(self, dim: int, dropout: float) -> ResidualModule:
         return (NormFirstResidual if self.of == "pre" else NormOnlyResidual)(dim, dropout, self.epsilon)

@@ -1,4 +1,4 @@
-"""What is added to the attention scores, beside the dot product."""
+"""Terms that are added to the attention scores, beside the dot product."""
 
 from formers.score.base import NoScore, Score
 from formers.score.distance import ByDistance

@@ -1,12 +1,12 @@
-"""Relative positions in the scores (Dai et al., 2019, section 3.3), all four terms.
+"""Relative positional scores (Dai et al., 2019, section 3.3), all four terms.
 
 s_ij = ( q_i.k_j  +  q_i.(W_R r_{i-j})  +  u.k_j  +  v.(W_R r_{i-j}) ) / sqrt(d_h)
      = ( (q_i + u).k_j  +  (q_i + v).(W_R r_{i-j}) ) / sqrt(d_h)                                        E51
 r_x  = sin(x / 10000^(2j/d)), then cos(x / 10000^(2j/d))          j = 0 ... d/2 - 1                     E53
-x    = max(-clamp, min(i-j, clamp))      below 0 of keys further on, which a causal model does not see
+x    = max(-clamp, min(i-j, clamp))      negative for later keys, which a causal model does not see
 
-r is fixed, and all its sines come before all its cosines, as in the authors' code. u and v are as wide as a head; their code shares them
-between the layers unless `untied`. Distances beyond `clamp` look like it: so a model reads further back than it was trained to.
+r is fixed, with all sines before all cosines, as in the authors' code. u and v have the width of a head; as in their code, all layers
+share them unless `untied`. Distances beyond `clamp` get its encoding, so that a model can attend further back than in training.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Relative(Score):
 
     clamp: PositiveInt | None = None
     untied: bool = False
-    """Whether every layer has a u and a v of its own."""
+    """Whether every layer has separate u and v."""
 
     def common(self, sizes: Sizes) -> nn.Module | None:
         return None if self.untied else Biases(sizes)
@@ -62,7 +62,7 @@ class RelativeScore(ScoreModule):
         if common is None:
             self.biases = Biases(sizes)
         else:
-            self.__dict__["biases"] = common  # the stack's, which owns it
+            self.__dict__["biases"] = common  # owned by the stack
 
     def forward(self, x: Tensor, q: Tensor, keys: Positions, context: Context, scale: float, step: int) -> tuple[Tensor, ByDistance]:
         queries, weight = context.positions, self.r.weight
@@ -75,11 +75,11 @@ class RelativeScore(ScoreModule):
         return q + self.biases.u_bias, ByDistance((q + self.biases.v_bias) * scale, table, None, queries, keys, ahead=ahead)  # E51
 
     def table(self, distances: int, ahead: bool = False) -> Tensor:
-        """W_R r (heads, distances, head_dim) of the distances 0, 1, ..., or of 0, -1, ..., ahead."""
+        """W_R r (heads, distances, head_dim) for the distances 0, 1, ..., or with `ahead` for 0, -1, ..."""
         weight = self.r.weight
         far = distances if self.clamp is None else min(distances, self.clamp + 1)
         r = sinusoids(far, weight.shape[1], weight.dtype, weight.device)
-        if ahead:  # sines, of which there are as many as cosines or one more, change their sign
+        if ahead:  # sines change their sign; there are as many as cosines, or one more
             sines = (weight.shape[1] + 1) // 2
             r = torch.cat([-r[:, :sines], r[:, sines:]], dim=1)
         made = self.r(r).view(far, self.heads, -1).transpose(0, 1)
@@ -90,19 +90,19 @@ class RelativeScore(ScoreModule):
 
 @cached(16)
 def _table(size: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # a table first made in evaluation must serve training, too
+    with torch.inference_mode(False):  # a table first computed in evaluation is also used in training
         return sinusoid(torch.arange(size, device=device), dim).to(dtype)
 
 
 def sinusoid(distances: Tensor, dim: int) -> Tensor:
-    """r (..., dim) in float64 of integer distances (...): sines, then cosines."""
+    """r (..., dim) in float64 for integer distances (...): sines, then cosines."""
     even = torch.arange(0, dim, 2, dtype=torch.float64, device=distances.device)
     angle = distances.double()[..., None] / 10000.0 ** (even / dim)
     return torch.cat([angle.sin(), angle.cos()], dim=-1)[..., :dim]  # E53
 
 
 def sinusoids(size: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """r (size, dim) of the distances 0 ... size-1."""
+    """r (size, dim) for the distances 0 ... size-1."""
     if torch.compiler.is_compiling():
         return sinusoid(torch.arange(size, device=device), dim).to(dtype)
     return _table(1 << max(size - 1, 255).bit_length(), dim, dtype, device)[:size]

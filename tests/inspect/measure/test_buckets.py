@@ -13,7 +13,7 @@ import formers
 from formers.attention import LSH
 from formers.attention.lsh.hashing import in_order
 from formers.attention.lsh.layer import ByLayer
-from formers.attention.lsh.reference import Rules, meetings
+from formers.attention.lsh.reference import Rules, pair_counts
 from formers.attention.multihead import DotProduct
 from formers.cli.show import app
 from formers.inspect import buckets_facts, buckets_of, draw_buckets, dropped_share, moved, moved_facts, save_buckets
@@ -56,14 +56,14 @@ def test_figures_are_those_of_the_meetings(member: str, reach: str) -> None:
     for layer in seen.layers:
         found = figures(layer)
         apart = ~torch.eye(len(TEXT), dtype=torch.bool)
-        met = meetings(layer.hashed, layer.rules)[0] * apart
-        often = meetings(layer.hashed, layer.rules._replace(duplicates=True))[0] * apart
+        met = pair_counts(layer.hashed, layer.rules)[0] * apart
+        often = pair_counts(layer.hashed, layer.rules._replace(duplicates=True))[0] * apart
         assert found.keys == pytest.approx(float(met.sum()) / (2 * len(TEXT)))
         assert found.most_keys == int(met.sum(dim=2).max())
         assert found.alone == pytest.approx(float((met.sum(dim=2) == 0).double().mean()))
         assert found.several == pytest.approx(float((often == 2).sum() / (often > 0).sum()))
-        whole = meetings(layer.hashed, layer.rules._replace(reach="bucket"))[0] * apart
-        near = meetings(layer.hashed, layer.rules._replace(reach="chunk"))[0] * apart
+        whole = pair_counts(layer.hashed, layer.rules._replace(reach="bucket"))[0] * apart
+        near = pair_counts(layer.hashed, layer.rules._replace(reach="chunk"))[0] * apart
         assert found.dropped == pytest.approx(1 - float(near.sum() / whole.sum()))
         used = [len(set(row.tolist())) for row in layer.hashed.buckets[0].flatten(0, 1)]
         assert found.used == sum(used) / len(used)

@@ -9,7 +9,7 @@ import torch
 import formers
 from formers.attention import LSH
 from formers.attention.lsh.hashing import in_order
-from formers.attention.lsh.reference import meetings
+from formers.attention.lsh.reference import pair_counts
 from formers.core import Context, Range
 from formers.inspect.measure.links import attention_links
 from formers.inspect.measure.paths import NEVER, Paths, distances, paths, stack_links
@@ -129,7 +129,7 @@ def test_hashing_joins_those_who_meet():
     everything = attention_links(part.replace(buckets=2, rounds=8), spec.sizes, spec.pattern, 32, 0)
     assert everything.sum() > links.sum()
     alike = in_order(torch.zeros(1, 1, 1, 4, dtype=torch.int32))
-    assert bool(meetings(alike, part.rules(False)).all())
+    assert bool(pair_counts(alike, part.rules(False)).all())
 
 
 @sweep("rounds", [1, 2])

@@ -1,1 +1,1 @@
-"""The ways to compute attention: `dense` is the equation, the others are equal to it and faster."""
+"""Executors: implementations of attention. `dense` is the equation; the others are equal to it and faster."""

@@ -1,7 +1,7 @@
-"""The tiles of attention over the last keys: a few queries each, the keys that any of them sees, and the distances between the two.
+"""Tiles of banded attention: a few queries each, the keys that any of them sees, and the distances between them.
 
-Tiles that look alike, each as far behind the one before it as it has queries, make one: a batch of small products instead of many. Either
-several rows of a batch are taken at a time, or several tiles of one row; never both.
+Consecutive tiles of the same shape are merged into one: a batch of small products. Either several rows of a batch are computed at a
+time, or several tiles of one row; never both.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from typing import NamedTuple
 from torch import Tensor
 
 QUERIES = 64
-"""Queries of a tile."""
+"""Queries per tile."""
 
 
 class BandTile(NamedTuple):
-    """`groups` times `rows` queries, the first of them at `first`; each sees `keys` keys, those of the first group from `low` on."""
+    """`groups` times `rows` queries beginning at `first`; each group sees `keys` keys, those of the first group beginning at `low`."""
 
     first: int
     rows: int
     low: int
     keys: int
     furthest: int
-    """The distance of column 0 of p; it falls by one from column to column."""
+    """The distance of column 0 of p; it decreases by one per column."""
     open: slice
-    """The columns whose distances a query may see."""
+    """The columns with visible distances."""
     groups: int = 1
 
     @property
     def width(self) -> int:
-        """Columns of p: for the first query of a group the last keys are later ones, for the last query the first keys are too far."""
+        """Columns of p: for the first query of a group the last columns are later keys, for the last query the first are too far back."""
         return self.rows + self.keys - 1
 
     def distances(self, size: int) -> slice:
-        """The open rows of a table of `size` distances, the furthest first."""
+        """The visible rows of a table of `size` distances, sorted from the furthest."""
         start = size - 1 - self.furthest
         return slice(start + self.open.start, start + self.open.stop)
 
     def queries(self, x: Tensor) -> Tensor:
-        """Of x (batch, n, width) the queries (groups, rows, width), as a view."""
+        """The queries (groups, rows, width) of x (batch, n, width), as a view."""
         here = x[:, self.first : self.first + self.groups * self.rows]
         return here if self.groups == 1 else here[0].view(self.groups, self.rows, x.shape[2])
 
     def seen(self, x: Tensor) -> Tensor:
-        """Of x (batch, m, width) the keys (groups, keys, width) that they see, as a view."""
+        """The visible keys (groups, keys, width) of x (batch, m, width), as a view."""
         if self.groups == 1:
             return x[:, self.low : self.low + self.keys]
         return self._groups(x, 0, self.keys)
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        """Adds y (groups, keys, width) to the keys of x (batch, m, width), which several groups may see."""
+        """Adds y (groups, keys, width) to the keys of x (batch, m, width); groups may share keys."""
         if self.groups == 1:
             x[:, self.low : self.low + self.keys] += y
             return
-        for part in range(0, self.keys, self.rows):  # parts that no two groups share
+        for part in range(0, self.keys, self.rows):  # parts that do not overlap between groups
             size = min(self.rows, self.keys - part)
             self._groups(x, part, size).add_(y[:, part : part + size])
 
@@ -71,7 +71,7 @@ class BandTile(NamedTuple):
 
 
 def cut(n: int, m: int, offset: int, nearest: int, reach: int) -> Iterator[BandTile]:
-    """The tiles of n queries, the first of them `offset` behind the first of m keys, that see distances nearest ... reach-1."""
+    """The tiles of n queries, the first of them `offset` positions after the first of m keys, for distances nearest ... reach-1."""
     for first in range(0, n, QUERIES):
         stop = min(first + QUERIES, n)
         low, high = max(0, offset + first - reach + 1), min(m, offset + stop - nearest)
@@ -81,8 +81,8 @@ def cut(n: int, m: int, offset: int, nearest: int, reach: int) -> Iterator[BandT
             yield BandTile(first, stop - first, low, high - low, furthest, shown)
 
 
-def joined(tiles: list[BandTile], most: int) -> list[BandTile]:
-    """The same tiles, with those that look alike as one, of at most so many pairs."""
+def merge_alike(tiles: list[BandTile], most: int) -> list[BandTile]:
+    """The tiles with consecutive ones of the same shape merged, up to `most` pairs each."""
     made: list[BandTile] = []
     for tile in tiles:
         last = made[-1] if made else None

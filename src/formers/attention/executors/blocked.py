@@ -1,9 +1,9 @@
-"""Attention by pieces: a pattern's plan, run as batches of small matrix products and merged; no n x n tensor in either direction.
+"""Attention by pieces: a pattern's plan, run as batches of small matrix products and merged; no n x n tensor in either pass.
 
-o = sum_p exp(l_p - l) o_p        l = log sum_p exp(l_p)        over the pieces p that hold a query's keys       E23
+o = sum_p exp(l_p - l) o_p        l = log sum_p exp(l_p)        over the pieces p with keys of the query       E23
 
-The backward pass computes the weights of a piece again, as exp(score - l) with the merged l: they are what they are, whoever else is
-in the sum. Logarithms and powers are those of 2, which processors are good at: the scale takes the factor in.
+The backward pass recomputes the weights of a piece as exp(score - l) with the merged l. Logarithms and powers are to base 2, which is
+faster; the scale includes the factor.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from formers.patterns.plan import pairs
 SHORTEST = 512
 """Below this length the fused kernel over all pairs is as fast."""
 LARGEST_SHARE = 0.4
-"""Above this share of all pairs the fused kernel, which computes all of them, is as fast."""
+"""Above this fraction of all pairs the fused kernel, which computes all of them, is as fast."""
 LARGE_TILE = 1 << 24
-"""Pairs of a tile on other devices, which have a launch to pay for each step."""
+"""Pairs per tile on other devices, where each step costs a kernel launch."""
 
 
 def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why attention cannot be cut into pieces; None if it can."""
+    """Why attention cannot be split into pieces; None if it can."""
     if request.first is not None:
-        return "rows hold several episodes, of which a query sees its own"
+        return "rows contain several episodes"
     if not (request.square and isinstance(request.queries, Range) and request.queries.start == 0):
-        return "queries and keys are not the same tokens from the first on"
+        return "queries and keys are not the same tokens, beginning at position 0"
     if request.bias is not None:
         return "a term is added to the scores"
     if torch.compiler.is_compiling():
-        return "torch.compile sees whole tensors better than pieces"
+        return "torch.compile optimises whole tensors better than pieces"
     return None
 
 
@@ -53,13 +53,13 @@ def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | N
         return f"below {SHORTEST} tokens all pairs are computed as fast"
     share = _share(request.pattern.of(n), n, request.heads if request.pattern.by_head else 1)
     if share > LARGEST_SHARE:
-        return f"the pattern's pieces hold {share:.0%} of all pairs"
+        return f"the pattern's pieces contain {share:.0%} of all pairs"
     return None
 
 
 @lru_cache(maxsize=512)
 def _share(pattern: Pattern, n: int, heads: int) -> float:
-    """The share of all pairs that the pieces of a pattern hold."""
+    """The fraction of all pairs that the pieces of a pattern contain."""
     return sum(pairs(pattern.pieces(n, head)) for head in range(heads)) / (n * n * heads)
 
 
@@ -76,56 +76,56 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
 
 
 def _rows(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
-    """Attention of padded rows whose pattern depends on where they end: rows of one pattern together, cut off behind the longest."""
+    """Attention of padded rows whose pattern depends on their length: rows with the same pattern together, cut after the longest."""
     assert request.valid is not None
-    # What is read from the device here chooses a plan, not an executor: plans are made of numbers.
+    # The values read from the device here determine a plan, not an executor.
     stop = request.ends()
     ends, counts = stop.tolist(), request.valid.sum(dim=1).tolist()
     alike: dict[Pattern, list[int]] = {}
     for row, end in enumerate(ends):
         if end:
             alike.setdefault(request.pattern.of(end), []).append(row)
-    out = torch.zeros_like(v) + v[:, :, :0].sum()  # a sum of nothing: a batch of padding has a gradient, too
+    out = torch.zeros_like(v) + v[:, :, :0].sum()  # plus an empty sum, so that a batch of padding has a gradient
     for pattern, rows in alike.items():
         n = max(ends[row] for row in rows)
         valid = None if all(counts[row] == n for row in rows) else request.valid[rows, :n]
         here = request._replace(pattern=pattern, queries=Range(0, n), keys=Range(0, n), valid=valid)
         out[rows, :, :n] = run(q[rows, :, :n], k[rows, :, :n], v[rows, :, :n], here)
-    behind = torch.arange(q.shape[2], device=q.device) >= stop[:, None]
-    return out.masked_fill(behind[:, None, :, None], 0.0)
+    after = torch.arange(q.shape[2], device=q.device) >= stop[:, None]
+    return out.masked_fill(after[:, None, :, None], 0.0)
 
 
 class BlockedWork(NamedTuple):
-    """What both directions share."""
+    """What both passes share."""
 
     rounds: list[tuple[Tiles, ...]]
-    """By head."""
+    """Per head."""
     dtype: torch.dtype
-    """What is computed in: half precision is widened a row at a time."""
+    """The dtype of the computation; half precision is converted one row at a time."""
     more: int
-    """Places that a row is padded with."""
+    """The number of positions that a row is padded by."""
     scale: float
     dropout: float
     seed: int
 
     def row(self, x: Tensor) -> Tensor:
-        """A row x (n, width), contiguous, padded, in the type that is computed in: x itself where it is all that."""
+        """A row x (n, width), contiguous, padded, in the dtype of the computation; x itself if it already is."""
         return (F.pad(x, (0, 0, 0, self.more)) if self.more else x).to(self.dtype).contiguous()
 
-    def room(self, like: Tensor, clear: bool = True) -> Tensor:
-        """As many rows as those of (batch, heads, n, width), padded, all 0 if `clear`."""
+    def new_rows(self, like: Tensor, clear: bool = True) -> Tensor:
+        """A tensor for rows of the shape of `like` (batch, heads, n, width), padded; zeros if `clear`."""
         batch, heads, n, width = like.shape
         make = like.new_zeros if clear else like.new_empty
         return make((batch, heads, n + self.more, width), dtype=self.dtype)
 
     def buffer(self, like: Tensor) -> dict[Shape, Tensor]:
-        """Room for the scores of a tile, by its shape: all in one place."""
+        """A buffer for the scores of a tile, as a view for each shape."""
         shapes = {tile.shape for rounds in self.rounds for part in rounds for tile in (*part.tiles, *part.back)}
-        room = like.new_empty(max(map(math.prod, shapes), default=0), dtype=self.dtype)
-        return {shape: room[: math.prod(shape)].view(shape) for shape in shapes}
+        scores = like.new_empty(max(map(math.prod, shapes), default=0), dtype=self.dtype)
+        return {shape: scores[: math.prod(shape)].view(shape) for shape in shapes}
 
-    def kept(self, s: Tensor, *tile: int) -> Tensor:
-        """1/(1 - dropout) for the weights s of a tile that are kept, 0 for the others: the same in both directions."""
+    def dropout_mask(self, s: Tensor, *tile: int) -> Tensor:
+        """The dropout mask of the weights s of a tile, 1/(1 - dropout) or 0; the same in both passes."""
         keyed = generator(self.seed, *tile, device=s.device)
         return torch.empty_like(s).bernoulli_(1.0 - self.dropout, generator=keyed).mul_(1.0 / (1.0 - self.dropout))
 
@@ -133,7 +133,7 @@ class BlockedWork(NamedTuple):
 def _work(q: Tensor, pattern: Pattern, scale: float, dropout: float, seed: int) -> BlockedWork:
     heads, n = q.shape[1:3]
     dtype = wide(q.dtype)
-    # What is dropped is drawn tile by tile: it must not depend on the threads, which may change between the two directions.
+    # Dropout masks are drawn per tile: tiles must not depend on the number of threads, which may change between the two passes.
     limit = (TILE if dropout else TILE * torch.get_num_threads()) if q.device.type == "cpu" else LARGE_TILE
     rounds = [tiles(pattern, n, head if pattern.by_head else 0, limit, dtype, q.device, not dropout) for head in range(heads)]
     more = max(-n % unit for each in rounds for unit in units(each))
@@ -143,9 +143,9 @@ def _work(q: Tensor, pattern: Pattern, scale: float, dropout: float, seed: int) 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, pattern: int, scale: float, dropout: float, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Attention of q, k, v (batch, heads, n, width), v with a width of its own, and the logarithms of its sums (batch, heads, n)."""
+    """Attention of q, k, v (batch, heads, n, width), v of any width, and its log-sums (batch, heads, n)."""
     (batch, heads, n, width), work = q.shape, _work(q, PATTERNS[pattern], scale, dropout, seed)
-    out, lse = work.room(v, not all(rounds and rounds[0].whole for rounds in work.rounds)), work.room(q[..., :1])
+    out, lse = work.new_rows(v, not all(rounds and rounds[0].whole for rounds in work.rounds)), work.new_rows(q[..., :1])
     with torch.autocast(q.device.type, enabled=False):
         buffer, scaled = work.buffer(q), q.new_empty(n + work.more, width, dtype=work.dtype)
         for row in range(batch):
@@ -161,11 +161,11 @@ def backward(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, out: Tensor, lse: Tensor,
     pattern: int, scale: float, dropout: float, seed: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q, k and v, for g of the output."""
+    """The gradients of q, k and v, from the gradient g of the output."""
     (batch, heads, n, width), work = q.shape, _work(q, PATTERNS[pattern], scale, dropout, seed)
     once = [rounds[0].once if rounds else (False, False) for rounds in work.rounds]
-    dq = work.room(q, not all(queries for queries, _ in once))
-    dk, dv = (work.room(x, not all(keys for _, keys in once)) for x in (k, v))
+    dq = work.new_rows(q, not all(queries for queries, _ in once))
+    dk, dv = (work.new_rows(x, not all(keys for _, keys in once)) for x in (k, v))
     with torch.autocast(q.device.type, enabled=False):
         buffers, scaled = (work.buffer(q), work.buffer(q)), q.new_empty(n + work.more, width, dtype=work.dtype)
         product = v.new_empty(n + work.more, v.shape[3], dtype=work.dtype)
@@ -183,7 +183,7 @@ def backward(
 
 PATTERNS: HandleTable[Pattern] = HandleTable()
 
-# As operations of torch they are one thing to whoever looks on from outside: those who count costs on tensors without numbers, or profile.
+# Custom operators, so that tools that count costs with fake tensors or profile see one operation.
 NAMES = "int pattern, float scale, float dropout, int seed"
 operation = torch.library.custom_op(
     "formers::blocked", forward, mutates_args=(), schema=f"(Tensor q, Tensor k, Tensor v, Tensor? valid, {NAMES}) -> (Tensor, Tensor)"
@@ -204,20 +204,20 @@ def _shapes_backward(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tup
     return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[:4], *output)
     ctx.rest = inputs[4:]
 
 
-def _go_back(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _autograd_backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     return *operation_backward(g, *ctx.saved_tensors, *ctx.rest), *(None,) * 5
 
 
-operation.register_autograd(_go_back, setup_context=_keep)
+operation.register_autograd(_autograd_backward, setup_context=_setup_context)
 
 
 def flops(shapes: tuple[tuple[int, ...], ...], pattern: int, products: tuple[int, int]) -> int:
-    """FLOPs over the pairs of a pattern's plan: so many products as wide as q, and as wide as v."""
+    """FLOPs over the pairs of a pattern's plan, for a number of products of the width of q, and of v."""
     (batch, heads, n, width), value = shapes[0], shapes[1][3]
     bound = PATTERNS[pattern]
     each = [pairs(bound.pieces(n, head)) for head in range(heads if bound.by_head else 1)]
@@ -228,39 +228,39 @@ class HeadRow(NamedTuple):
     """One head of one row of a batch."""
 
     q: Tensor
-    """(n, head_dim), times the scale: scores are logarithms to base 2."""
+    """(n, head_dim), times the scale; scores are logarithms to base 2."""
     k: Tensor
     v: Tensor
     shut: Tensor | None
-    """(n, 1), added to the scores of keys: SHUT where no token stands."""
+    """(n, 1), added to the scores of keys: SHUT at padding."""
     lse: Tensor
-    """(n, 1), the logarithms of the sums."""
+    """(n, 1), the log-sums."""
     number: int
 
 
 class BlockedGradients(NamedTuple):
-    """What the backward pass of a row is given, and where its gradients go."""
+    """The inputs of the backward pass of a row, and the tensors that its gradients are added to."""
 
     g: Tensor
     """The gradient (n, value_dim) of the output."""
     d: Tensor
-    """(n, 1), the products of g and the output."""
+    """(n, 1), the dot products of g and the output."""
     dq: Tensor
     dk: Tensor
     dv: Tensor
 
 
 def _shut(valid: Tensor | None, row: int, work: BlockedWork) -> Tensor | None:
-    """What is added to the scores of a row's keys, (n, 1): SHUT where no token stands; None where all do."""
+    """Added to the scores of a row's keys, (n, 1): SHUT at padding; None without padding."""
     if valid is None:
         return None
     return work.row(valid[row].to(work.dtype)[:, None].sub_(1.0).mul_(-SHUT))
 
 
 def _scores(q: Tensor, k: Tensor, tile: PieceTile, shut: Tensor | None, buffer: dict[Shape, Tensor]) -> Tensor:
-    """The scores of a tile (groups, keys, queries), SHUT where a query may not look."""
+    """The scores of a tile (groups, keys, queries), SHUT at masked pairs."""
     s = buffer[tile.shape]
-    torch.bmm(k, q.mT, out=s)  # keys first: products of long thin matrices are faster this way round
+    torch.bmm(k, q.mT, out=s)  # keys first: products of long thin matrices are faster in this order
     if tile.term is not None:
         s[:, -len(tile.term) :].add_(tile.term)
     if shut is not None:
@@ -269,7 +269,7 @@ def _scores(q: Tensor, k: Tensor, tile: PieceTile, shut: Tensor | None, buffer: 
 
 
 def _forward(row: HeadRow, out: Tensor, work: BlockedWork, rounds: tuple[Tiles, ...], buffer: dict[Shape, Tensor]) -> None:
-    """Writes the output (n, value_dim) of a row, and the logarithms of its sums."""
+    """Writes the output (n, value_dim) of a row, and its log-sums."""
     lse = row.lse
     if not (rounds and rounds[0].whole):
         lse.fill_(EMPTY)
@@ -282,7 +282,7 @@ def _forward(row: HeadRow, out: Tensor, work: BlockedWork, rounds: tuple[Tiles, 
             s.sub_(top).exp2_()
             total = s.sum(dim=1, keepdim=True).clamp_(min=1e-30)
             if work.dropout:
-                s.mul_(work.kept(s, row.number, order, index))
+                s.mul_(work.dropout_mask(s, row.number, order, index))
             y, top, total = torch.bmm(s.mT, b.take(v)), top.mT, total.mT
             if order == 0:
                 a.put(out, y.div_(total))
@@ -294,7 +294,7 @@ def _forward(row: HeadRow, out: Tensor, work: BlockedWork, rounds: tuple[Tiles, 
 
 
 def merge(first: Tensor, l1: Tensor, second: Tensor, top2: Tensor, total2: Tensor) -> tuple[Tensor, Tensor]:
-    """Two partial attentions as one, with the logarithm of its sum: a finished one, and a sum of values that is not divided yet."""
+    """Merges two partial attentions, a normalised one and an unnormalised sum of values; returns the result and its log-sum."""
     top = torch.maximum(l1, top2)
     one, two = (l1 - top).exp2_(), (top2 - top).exp2_()
     total = torch.addcmul(one, two, total2)
@@ -304,7 +304,7 @@ def merge(first: Tensor, l1: Tensor, second: Tensor, top2: Tensor, total2: Tenso
 def _backward(
     row: HeadRow, back: BlockedGradients, work: BlockedWork, rounds: tuple[Tiles, ...], buffers: Sequence[dict[Shape, Tensor]]
 ) -> None:
-    """Adds up the gradients of a row."""
+    """Adds the gradients of a row."""
     for order, part in enumerate(rounds):
         k, v, shut = _among(part.among, row)
         dk, dv = (back.dk, back.dv) if part.among is None else (torch.zeros_like(k), torch.zeros_like(v))
@@ -316,13 +316,13 @@ def _backward(
             s = buffers[1][tile.shape]
             torch.bmm(b.take(v), gt.mT, out=s)
             if work.dropout:
-                keep = work.kept(s, row.number, order, index)
+                keep = work.dropout_mask(s, row.number, order, index)
                 s.mul_(keep)
                 b.write(dv, keep.mul_(p), gt, new_keys)
             else:
                 b.write(dv, p, gt, new_keys)
             s.sub_(a.take(back.d).mT).mul_(p)
-            b.write(dk, s, qt, new_keys, 1.0 / LOG2E)  # the queries have the scale and the logarithm in them
+            b.write(dk, s, qt, new_keys, 1.0 / LOG2E)  # the queries include the scale and log2(e)
             a.write(back.dq, s.mT, kt, new_queries, work.scale)
         if part.among is not None:
             part.among.add(back.dk, dk[None])
@@ -330,7 +330,7 @@ def _backward(
 
 
 def _among(where: Place | None, row: HeadRow) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys, values and what shuts keys, as the tiles of a round number them."""
+    """Keys, values and the mask term of keys, in the order in which the tiles of a round index them."""
     if where is None:
         return row.k, row.v, row.shut
     return where.take(row.k)[0], where.take(row.v)[0], None if row.shut is None else where.take(row.shut)[0]

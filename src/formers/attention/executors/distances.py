@@ -1,10 +1,10 @@
-"""Attention with a term by distance, in tiles: relative scores and learned spans without a matrix of all pairs in either direction.
+"""Attention with a term by distance, in tiles: relative scores and learned spans without a matrix of all pairs in either pass.
 
 s_ij = scale q_i . k_j + b_ij        b_ij = p_{i, i-j}        p_{i, x} = q'_i . t_x + l_x        E24
 
-For a few queries at a time p is a product with a slice of the table, whose rows go from the furthest distance to the nearest. Each row of
-p is then shifted against the one above it by one place: read with a row one element shorter than it is, p *is* b. So the shift of
-Transformer-XL costs nothing, keys that a head's span has shut are never computed, and the backward pass computes tiles again.
+For each tile of queries, p is a product with a slice of the table, sorted from the furthest distance to the nearest. Each row of p is
+the row before it shifted by one: read with a stride that is one element shorter than its rows, p equals b. So the shift of Transformer-XL
+is free, keys beyond a head's span are never computed, and the backward pass recomputes tiles.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from formers.attention.executors.bands import BandTile, cut, joined
+from formers.attention.executors.bands import BandTile, cut, merge_alike
 from formers.attention.executors.tiles import EMPTY, LOG2E, SHUT, TILE, wide
 from formers.attention.request import Request
 from formers.core import Range
@@ -25,28 +25,28 @@ from formers.patterns import Causal, Local, Pattern
 from formers.score import ByDistance
 
 CONTIGUOUS = torch.contiguous_format
-KEPT = 1 << 22
-"""So many weights, at the most, are kept for the backward pass, which then need not compute them again."""
+MOST_SAVED = 1 << 22
+"""The largest number of weights that are saved for the backward pass; otherwise they are recomputed."""
 FEWEST = 16
-"""Below so many queries the whole term is as fast."""
+"""For fewer queries the whole term is as fast."""
 
 
 def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why attention cannot be tiled by distance; None if it can."""
     if request.first is not None:
-        return "rows hold several episodes, of which a query sees its own"
+        return "rows contain several episodes"
     if not isinstance(request.bias, ByDistance):
         return "no term by distance is added to the scores"
     if not (isinstance(request.queries, Range) and isinstance(request.keys, Range)):
-        return "tokens do not stand side by side, or elsewhere in each row"
+        return "the positions are not contiguous, or differ between rows"
     if _band(request.pattern) is None:
-        return "the pattern is not the last keys of a query"
+        return "the pattern is neither causal nor a causal window"
     if request.valid is not None or request.dropout:
-        return "keys or weights are left out one by one"
+        return "there is padding or dropout"
     if q.device.type != "cpu":
-        return "its tiles are made for the cache of a processor"
+        return "its tiles are sized for the cache of a CPU"
     if torch.compiler.is_compiling():
-        return "torch.compile sees whole tensors better than tiles"
+        return "torch.compile optimises whole tensors better than tiles"
     return "there are no keys at all" if request.keys.length == 0 or q.numel() == 0 else None
 
 
@@ -73,7 +73,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
 
 
 def _band(pattern: Pattern) -> tuple[int, int | None] | None:
-    """The nearest distance that a pattern shows, and the first that it does not show any more; None of other patterns."""
+    """The nearest visible distance of a pattern, and the first that is not visible any more; None for other patterns."""
     if isinstance(pattern, Causal):
         return 0, None
     if isinstance(pattern, Local) and pattern.causal:
@@ -83,22 +83,22 @@ def _band(pattern: Pattern) -> tuple[int, int | None] | None:
 
 
 class HeadRows(NamedTuple):
-    """One head of a few rows of a batch, in the type that is computed in; scores are logarithms to base 2."""
+    """One head of some rows of a batch, in the dtype of the computation; scores are logarithms to base 2."""
 
     q: Tensor
     """(rows, n, head_dim), times the scale."""
     k: Tensor
     v: Tensor
     far: Tensor
-    """(rows, n, width), the queries that meet the table; with a 1 at the end of each where a level is the same for all."""
+    """(rows, n, width), the queries of the term; with a column of ones if the level is the same for all queries."""
     table: Tensor
-    """(distances, width), the furthest first; with that level as its last column."""
+    """(distances, width), from the furthest; with that level as its last column."""
     level: Tensor | None
-    """(rows, n, distances) of a level that is another for every query, the furthest first; SHUT where keys are shut."""
+    """(rows, n, distances), from the furthest, if the level differs between queries; SHUT at masked keys."""
 
-    def scores(self, tile: BandTile, room: Room, s: Tensor) -> Tensor:
-        """The scores (groups, queries, keys) of a tile, SHUT where a query may not look, written into s."""
-        p = room.by_distance(tile, len(self.q))
+    def scores(self, tile: BandTile, buffers: DistanceBuffers, s: Tensor) -> Tensor:
+        """The scores (groups, queries, keys) of a tile, SHUT at masked pairs, written into s."""
+        p = buffers.by_distance(tile, len(self.q))
         there = tile.distances(len(self.table))
         flat = p.view(-1, tile.width)[:, tile.open]
         torch.mm(tile.queries(self.far).reshape(len(flat), -1), self.table[there].T, out=flat)
@@ -108,13 +108,13 @@ class HeadRows(NamedTuple):
         return s.baddbmm_(tile.queries(self.q), tile.seen(self.k).mT)
 
 
-class Room:
-    """Room for the scores of a tile, and for its terms by distance, which are SHUT in all columns that are not open."""
+class DistanceBuffers:
+    """Scratch buffers for the scores of a tile, and for its terms by distance, which are SHUT in all masked columns."""
 
     def __init__(self, keys: Tensor, distances: Tensor) -> None:
         self.keys, self.distances = keys, distances
         self.shut: tuple[object, ...] = ()
-        """Of what tiles the closed columns are shut: nobody writes there, so that the next tile of this shape finds them so."""
+        """The shape for which masked columns are already SHUT: nothing else writes there, so the next tile of this shape reuses them."""
 
     def by_key(self, tile: BandTile, rows: int) -> Tensor:
         """(groups, queries, keys)."""
@@ -134,7 +134,7 @@ class Room:
 
 
 class DistanceWork(NamedTuple):
-    """What both directions share: the tiles of each head, and how many rows of the batch are taken at a time."""
+    """What both passes share: the tiles of each head, and the number of rows of the batch computed at a time."""
 
     tiles: list[list[BandTile]]
     whole: bool
@@ -144,33 +144,33 @@ class DistanceWork(NamedTuple):
     scale: float
 
     def pairs(self, batch: int) -> int:
-        """All pairs that are computed."""
+        """The number of computed pairs."""
         return batch * sum(tile.groups * tile.rows * tile.keys for tiles in self.tiles for tile in tiles)
 
-    def room(self, like: Tensor) -> Room:
-        """Room for the largest tile."""
+    def buffers(self, like: Tensor) -> DistanceBuffers:
+        """Scratch buffers for the largest tile."""
         sizes = [(tile.groups * tile.rows * tile.keys, tile.groups * tile.rows * tile.width) for tiles in self.tiles for tile in tiles]
         keys, distances = (like.new_empty(self.rows * max(each), dtype=self.dtype) for each in zip((0, 0), *sizes, strict=True))
-        return Room(keys, distances)
+        return DistanceBuffers(keys, distances)
 
     def pieces(self, batch: int) -> Iterator[tuple[slice, int, list[BandTile]]]:
-        """The rows and the head of each piece of work, and its tiles; in this order weights are kept."""
+        """The rows, the head and the tiles of each unit of work, in the order in which weights are saved."""
         for head, tiles in enumerate(self.tiles):
             for first in range(0, batch, self.rows):
                 yield slice(first, min(first + self.rows, batch)), head, tiles
 
 
 class Heads(NamedTuple):
-    """All heads of all rows, in the type that is computed in, side by side in memory."""
+    """All heads of all rows, contiguous, in the dtype of the computation."""
 
     q: Tensor
     k: Tensor
     v: Tensor
     far: Tensor
     table: Tensor
-    """(heads or 1, distances, width), the furthest first."""
+    """(heads or 1, distances, width), from the furthest."""
     level: Tensor | None
-    """(rows, heads, n, distances), the furthest first."""
+    """(rows, heads, n, distances), from the furthest."""
 
     def some(self, rows: slice, head: int) -> HeadRows:
         """One head of some rows."""
@@ -181,18 +181,18 @@ class Heads(NamedTuple):
 
 
 def _heads(q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, work: DistanceWork) -> Heads:
-    """The heads with what belongs into their factors: the scale, the logarithm, and a level that is the same for all queries."""
+    """The heads with the scale, the factor log2(e), and a level that is the same for all queries, multiplied into their operands."""
     q, k, v, far, table = (x.to(work.dtype) for x in (q, k, v, far, table))
-    turned, met, own = table.flip(1), far * LOG2E, None
+    turned, term_q, own = table.flip(1), far * LOG2E, None
     if level is not None:
         added = level.flip(-1).to(work.dtype).clamp_(min=SHUT)
-        if _is_common(level):  # then it costs no more than a wider product
-            met = F.pad(met, (0, 1), value=LOG2E)
+        if _is_common(level):  # a wider product is cheaper than an addition
+            term_q = F.pad(term_q, (0, 1), value=LOG2E)
             both = max(len(turned), added.shape[1])
             turned = torch.cat([turned.expand(both, -1, -1), added[0].mT.expand(both, -1, -1)], dim=2)
         else:
             own = (added * LOG2E).expand(*q.shape[:3], -1).contiguous()
-    return Heads((q * (work.scale * LOG2E)).contiguous(), k.contiguous(), v.contiguous(), met.contiguous(), turned, own)
+    return Heads((q * (work.scale * LOG2E)).contiguous(), k.contiguous(), v.contiguous(), term_q.contiguous(), turned, own)
 
 
 def _is_common(level: Tensor) -> bool:
@@ -201,7 +201,7 @@ def _is_common(level: Tensor) -> bool:
 
 
 def _table(table: Tensor, head: int) -> Tensor:
-    """A head's table, which all may share."""
+    """A head's table; all heads may share one."""
     return table[head if len(table) > 1 else 0]
 
 
@@ -210,8 +210,8 @@ def _work(q: Tensor, k: Tensor, scale: float, offset: int, nearest: int, reaches
     most = TILE * threads
     largest = max((tile.rows * tile.width for tiles in made.values() for tile in tiles), default=1)
     rows = max(1, min(len(q), most // largest))
-    together = {reach: joined(tiles, most) for reach, tiles in made.items()}
-    if len(q) // rows * sum(map(len, made.values())) > len(q) * sum(map(len, together.values())):  # fewer pieces of work, row by row
+    together = {reach: merge_alike(tiles, most) for reach, tiles in made.items()}
+    if len(q) // rows * sum(map(len, made.values())) > len(q) * sum(map(len, together.values())):  # fewer units of work, row by row
         made, rows = together, 1
     whole = all(sum(tile.groups * tile.rows for tile in tiles) == q.shape[2] for tiles in made.values())
     return DistanceWork([made[reach] for reach in reaches], whole, rows, wide(q.dtype), scale)
@@ -221,17 +221,17 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None,
     scale: float, offset: int, nearest: int, reaches: list[int], learning: bool, threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Attention (batch, heads, n, value_dim), the logarithms of its sums (batch, heads, n, 1), and its weights unless they are many."""
+    """Attention (batch, heads, n, value_dim), its log-sums (batch, heads, n, 1), and its weights unless they are too many."""
     work = _work(q, k, scale, offset, nearest, reaches, threads)
     out = (v.new_empty if work.whole else v.new_zeros)((*q.shape[:3], v.shape[3]))
     lse = q.new_full((*q.shape[:3], 1), EMPTY, dtype=work.dtype)
-    weights = TileWeights(q.new_empty(_kept(work, len(q), learning), dtype=work.dtype))
+    weights = TileWeights(q.new_empty(_saved_weights(work, len(q), learning), dtype=work.dtype))
     with torch.autocast(q.device.type, enabled=False):
-        room, heads = work.room(q), _heads(q, k, v, far, table, level, work)
+        buffers, heads = work.buffers(q), _heads(q, k, v, far, table, level, work)
         for rows, head, tiles in work.pieces(len(q)):
             each = heads.some(rows, head)
             for tile in tiles:
-                s = each.scores(tile, room, weights.next(room.by_key(tile, len(each.q))))
+                s = each.scores(tile, buffers, weights.next(buffers.by_key(tile, len(each.q))))
                 top = s.amax(dim=2, keepdim=True).clamp_(min=EMPTY)
                 s.sub_(top).exp2_()
                 total = s.sum(dim=2, keepdim=True).clamp_(min=1e-30)
@@ -240,34 +240,34 @@ def forward(
     return out, lse, weights.all
 
 
-def _kept(work: DistanceWork, batch: int, learning: bool) -> int:
-    """How many weights are kept for the backward pass."""
+def _saved_weights(work: DistanceWork, batch: int, learning: bool) -> int:
+    """The number of weights saved for the backward pass."""
     pairs = work.pairs(batch)
-    return pairs if learning and pairs <= KEPT else 0
+    return pairs if learning and pairs <= MOST_SAVED else 0
 
 
 class TileWeights:
-    """The weights of all tiles, one behind the other, where they are kept."""
+    """The weights of all tiles, concatenated, if they are saved."""
 
     def __init__(self, all_: Tensor) -> None:
         self.all, self.place = all_, 0
 
-    def next(self, room: Tensor) -> Tensor:
-        """Where the weights of the next tile are kept; in the room for it where they are not."""
+    def next(self, buffers: Tensor) -> Tensor:
+        """The memory for the weights of the next tile; `buffers` itself if they are not saved."""
         if not len(self.all):
-            return room
-        self.place += room.numel()
-        return self.all[self.place - room.numel() : self.place].view_as(room)
+            return buffers
+        self.place += buffers.numel()
+        return self.all[self.place - buffers.numel() : self.place].view_as(buffers)
 
 
 def backward(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, out: Tensor, lse: Tensor, kept: Tensor,
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, out: Tensor, lse: Tensor, saved: Tensor,
     scale: float, offset: int, nearest: int, reaches: list[int], learning: bool, threads: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q, k, v, the queries that meet the table, the table, and the level (of none: nothing)."""
-    work, weights = _work(q, k, scale, offset, nearest, reaches, threads), TileWeights(kept)
+    """The gradients of q, k, v, the queries of the term, the table, and the level (an empty tensor if there is none)."""
+    work, weights = _work(q, k, scale, offset, nearest, reaches, threads), TileWeights(saved)
     with torch.autocast(q.device.type, enabled=False):
-        room, other, heads = work.room(q), work.room(q), _heads(q, k, v, far, table, level, work)
+        buffers, other, heads = work.buffers(q), work.buffers(q), _heads(q, k, v, far, table, level, work)
         slopes = g.to(work.dtype).contiguous()
         d = (slopes * out).sum(dim=-1, keepdim=True)
         new = torch.empty_like if work.whole else torch.zeros_like
@@ -278,9 +278,9 @@ def backward(
         for rows, head, tiles in work.pieces(len(q)):
             each, back = heads.some(rows, head), DistanceGradients(slopes[rows, head], d[rows, head], made.some(rows, head))
             for tile in tiles:
-                p = weights.next(room.by_key(tile, len(each.q)))
-                if not len(kept):
-                    p = each.scores(tile, room, p).sub_(tile.queries(lse[rows, head])).exp2_()
+                p = weights.next(buffers.by_key(tile, len(each.q)))
+                if not len(saved):
+                    p = each.scores(tile, buffers, p).sub_(tile.queries(lse[rows, head])).exp2_()
                 _backward(each, back, tile, p, other, scale)
     dtable, dlevel = made.table[..., : far.shape[3]].flip(1).sum_to_size(table.shape), q.new_zeros(())
     if level is not None:
@@ -290,25 +290,25 @@ def backward(
 
 
 class DistanceGradients(NamedTuple):
-    """What the backward pass of a head is given, and where its gradients go."""
+    """The inputs of the backward pass of a head, and the tensors that its gradients are added to."""
 
     g: Tensor
     """The gradient (rows, n, value_dim) of the output."""
     d: Tensor
-    """(rows, n, 1), the products of g and the output."""
+    """(rows, n, 1), the dot products of g and the output."""
     to: HeadRows
 
 
-def _backward(each: HeadRows, back: DistanceGradients, tile: BandTile, p: Tensor, room: Room, scale: float) -> None:
-    """Adds up the gradients of a tile, whose weights are p."""
-    to, g, s = back.to, tile.queries(back.g), room.by_key(tile, len(each.q))
+def _backward(each: HeadRows, back: DistanceGradients, tile: BandTile, p: Tensor, buffers: DistanceBuffers, scale: float) -> None:
+    """Adds the gradients of a tile, whose weights are p."""
+    to, g, s = back.to, tile.queries(back.g), buffers.by_key(tile, len(each.q))
     torch.bmm(g, tile.seen(each.v).mT, out=s)
     tile.add(to.v, torch.bmm(p.mT, g))
     s.sub_(tile.queries(back.d)).mul_(p)
     tile.queries(to.q).copy_(torch.bmm(s, tile.seen(each.k)).mul_(scale))
-    tile.add(to.k, torch.bmm(s.mT, tile.queries(each.q)).mul_(1.0 / LOG2E))  # the queries have the scale and the logarithm in them
-    by_distance = room.by_distance(tile, len(each.q))
-    by_distance[..., tile.open.start : tile.rows - 1].zero_()  # of distances at which some of the queries have no key
+    tile.add(to.k, torch.bmm(s.mT, tile.queries(each.q)).mul_(1.0 / LOG2E))  # the queries include the scale and log2(e)
+    by_distance = buffers.by_distance(tile, len(each.q))
+    by_distance[..., tile.open.start : tile.rows - 1].zero_()  # distances at which some of the queries have no key
     by_distance[..., tile.keys : tile.open.stop].zero_()
     tile.shifted(by_distance).copy_(s)
     there = tile.distances(len(each.table))
@@ -320,7 +320,7 @@ def _backward(each: HeadRows, back: DistanceGradients, tile: BandTile, p: Tensor
         tile.queries(to.level)[..., there].add_(by_distance[..., tile.open])
 
 
-# As an operation of torch it is one thing to whoever looks on from outside, as `blocked` is.
+# A custom operator, so that tools that count costs or profile see one operation, as for `blocked`.
 NAMES = "float scale, int offset, int nearest, int[] reaches, bool learning, int threads"
 operation = torch.library.custom_op(
     "formers::distances", forward, mutates_args=(),
@@ -328,7 +328,7 @@ operation = torch.library.custom_op(
 )  # fmt: skip
 operation_backward = torch.library.custom_op(
     "formers::distances_backward", backward, mutates_args=(),
-    schema="(Tensor g, Tensor q, Tensor k, Tensor v, Tensor far, Tensor table, Tensor? level, Tensor out, Tensor lse, Tensor kept, "
+    schema="(Tensor g, Tensor q, Tensor k, Tensor v, Tensor far, Tensor table, Tensor? level, Tensor out, Tensor lse, Tensor saved, "
     f"{NAMES}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
 
@@ -339,8 +339,8 @@ def _shapes(
     reaches: list[int], learning: bool, threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     work = _work(q, k, scale, offset, nearest, reaches, threads)
-    lse, kept = q.new_empty((*q.shape[:3], 1), dtype=work.dtype), q.new_empty(_kept(work, len(q), learning), dtype=work.dtype)
-    return v.new_empty((*q.shape[:3], v.shape[3])), lse, kept
+    lse, saved = q.new_empty((*q.shape[:3], 1), dtype=work.dtype), q.new_empty(_saved_weights(work, len(q), learning), dtype=work.dtype)
+    return v.new_empty((*q.shape[:3], v.shape[3])), lse, saved
 
 
 @operation_backward.register_fake
@@ -350,22 +350,22 @@ def _shapes_backward(
     return *(x.new_empty(x.shape) for x in (q, k, v, far, table)), q.new_empty(() if level is None else level.shape)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[:6], *output)
     ctx.rest = inputs[6:]
 
 
-def _go_back(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # asked for once: under checkpointing that computes them again
+def _autograd_backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors  # accessed once: under checkpointing each access recomputes them
     *slopes, level = operation_backward(g, *saved, *ctx.rest)
     return *slopes, None if saved[5] is None else level, *(None,) * 6
 
 
-operation.register_autograd(_go_back, setup_context=_keep)
+operation.register_autograd(_autograd_backward, setup_context=_setup_context)
 
 
 def flops(shapes: tuple[tuple[int, ...], ...], offset: int, nearest: int, reaches: list[int], products: tuple[int, int, int]) -> int:
-    """FLOPs of the tiles: so many products as wide as q, as v, and, over the distances, as the table."""
+    """FLOPs of the tiles, for a number of products of the width of q, of v, and, over distances, of the table."""
     (batch, _, n, width), m, value, other = shapes[0], shapes[1][2], shapes[2][3], shapes[3][3]
     total = 0
     for reach in reaches:

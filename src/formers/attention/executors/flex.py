@@ -1,8 +1,8 @@
-"""Attention by FlexAttention: torch writes a kernel for the pattern's own predicate, over the blocks that hold an allowed pair.
+"""Attention by FlexAttention: torch compiles a kernel for the pattern's predicate, over the blocks with an allowed pair.
 
-The blocks are found by asking the predicate, a row of blocks at a time, and kept by value; inside a block that is not wholly open the
-kernel asks it again, pair by pair. For GPUs, forwards and backwards. On a CPU torch has the forward pass only, so that it runs there
-where it is asked for by name.
+The blocks are found by evaluating the predicate, one row of blocks at a time, and cached by value; in partly masked blocks the kernel
+evaluates it again for each pair. It is for GPUs, in both passes. On a CPU torch has only the forward pass, and it runs only if
+requested by name.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from formers.core.tables import cached
 from formers.patterns import Pattern
 
 BLOCK = 128
-"""Queries and keys of a block."""
+"""Queries and keys per block."""
 SHORTEST = 512
 """Below this length the fused kernel with a mask is as fast."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 KERNELS = 64
-"""How many kernels, one a pattern and length, torch may write before it refuses to write more."""
+"""The largest number of kernels, one per pattern and length, that torch may compile."""
 SAMPLES = 64
-"""Pairs that a predicate is tried on."""
+"""The number of pairs on which a predicate is tested."""
 
 Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(batch, head, query, key) -> whether the query may see the key, all of them numbers."""
+"""(batch, head, query, key) -> whether the query may see the key, each a scalar."""
 
 
 def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -44,21 +44,21 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
     if device not in ("cpu", "cuda"):
         return f"FlexAttention is not used on {device}"
     if request.first is not None:
-        return "rows hold several episodes, of which a query sees its own"
+        return "rows contain several episodes"
     if request.bias is not None:
         return "a term is added to the scores"
     if request.dropout:
-        return "FlexAttention drops no weights"
+        return "FlexAttention does not support dropout"
     if not isinstance(request.queries, Range) or not isinstance(request.keys, Range):
-        return "there are gaps between the tokens"
+        return "the positions are not contiguous"
     if request.uneven:
-        return "rows end at different places, and where they end decides who sees whom"
+        return "rows have different lengths, and the pattern depends on the length"
     if not (request.keys.length and request.queries.length and len(q)):
         return "there are no keys at all, or no queries"
     if q.dtype not in DTYPES:
         return f"FlexAttention has no kernel for {str(q.dtype).removeprefix('torch.')}"
     if torch.compiler.is_compiling():
-        return "its blocks would be looked for at every call of what torch.compile makes"
+        return "under torch.compile its blocks would be recomputed at every call"
     return _unsupported_on_cpu(q, k, v) if device == "cpu" else None
 
 
@@ -66,21 +66,21 @@ def _unsupported_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return "FlexAttention has no backward on a CPU"
     if q.dtype != torch.float32:
-        return "FlexAttention on a CPU is used in float32 only, as some processors trap on its kernels for half precision"
-    return None if compiler() is not None else "there is no C++ compiler, with which torch would make its kernel for a CPU"
+        return "FlexAttention on a CPU is used in float32 only, because its half-precision kernels crash on some processors"
+    return None if compiler() is not None else "there is no C++ compiler, which torch needs for its CPU kernel"
 
 
 def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why FlexAttention is not worthwhile; None if it is."""
     if q.device.type == "cpu":
-        return "FlexAttention is for GPUs: on a CPU it is slower than pieces, and runs where it is asked for"
+        return "FlexAttention is for GPUs: on a CPU it is slower than blocked, and runs only if requested by name"
     if max(request.queries.length, request.keys.length) < SHORTEST or request.queries.length < BLOCK:
         return f"below {SHORTEST} tokens, or for fewer than {BLOCK} queries, all pairs are computed as fast"
-    return "every query sees every key, or all before it: the fused kernel knows that" if _plain(request) else None
+    return "the pattern is full or causal: the fused kernel needs no mask" if _plain(request) else None
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
-    """Attention by the kernel that torch makes for the pattern."""
+    """Attention by the kernel that torch compiles for the pattern."""
     mask = block_mask(request, q.device)
     with _writing():
         out: Tensor = _compiled()(q, k, v, block_mask=mask, scale=request.scale)
@@ -89,7 +89,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Lets torch write as many kernels as are needed, and keeps to itself what it says about that."""
+    """A context in which torch may compile as many kernels as needed, without its warnings."""
     with torch._dynamo.config.patch(recompile_limit=KERNELS), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -102,32 +102,32 @@ def _plain(request: Request) -> bool:
 
 @lru_cache(maxsize=1)
 def _compiled() -> Any:
-    """FlexAttention as torch compiles it: without that it would make the full matrix of scores."""
+    """The compiled FlexAttention: without compilation it would compute the full matrix of scores."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    # A pattern's numbers left open would make torch reason about remainders of symbols, for minutes, and the C++ that it writes for
-    # a CPU does not compile then: so a kernel is for one pattern and one length.
+    # With dynamic shapes torch would reason about remainders of symbols for minutes, and the C++ code for a CPU would not compile:
+    # so a kernel is for one pattern and one length.
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 class FlexBlocks(NamedTuple):
-    """For every block of queries: how many blocks of keys it sees in part, which, how many it sees whole, and which."""
+    """For every block of queries: the number and the indices of key blocks that are partly visible, and of those wholly visible."""
 
     part: Tensor
     """(1, heads or 1, blocks of queries)."""
     which_part: Tensor
-    """(1, heads or 1, blocks of queries, blocks of keys): the first `part` of them count."""
+    """(1, heads or 1, blocks of queries, blocks of keys): the first `part` of them are valid."""
     whole: Tensor
     which_whole: Tensor
 
 
 def block_mask(request: Request, device: torch.device) -> Any:
-    """The request's mask as FlexAttention wants it: blocks, and the predicate for those that are seen in part."""
+    """The request's mask for FlexAttention: blocks, and the predicate for partly visible ones."""
     assert isinstance(request.queries, Range)
     assert isinstance(request.keys, Range)
     asked = request.pattern.of(request.keys.stop), request.queries, request.keys, request.heads, device
     if request.valid is None:
-        return _kept_mask(*asked)
+        return _cached_mask(*asked)
     seen, valid = predicate(*asked), request.valid
 
     def real(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -137,9 +137,9 @@ def block_mask(request: Request, device: torch.device) -> Any:
 
 
 @cached(16)
-def _kept_mask(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Any:
+def _cached_mask(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Any:
     asked = pattern, queries, keys, heads, device
-    with torch.inference_mode(False):  # what is first made in evaluation must serve training, too
+    with torch.inference_mode(False):  # tables first computed in evaluation are also used in training
         return _mask(_blocks(*asked, False), predicate(*asked), queries, keys)
 
 
@@ -151,7 +151,7 @@ def _mask(blocks: FlexBlocks, seen: Predicate, queries: Range, keys: Range) -> A
 
 @cached(16)
 def _blocks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, padded: bool) -> FlexBlocks:
-    """The blocks that hold an allowed pair; where keys are padded, nobody knows of one that it is seen whole."""
+    """The blocks with an allowed pair; if keys are padded, no block counts as wholly visible."""
     some, every = [], []
     more = -keys.length % BLOCK
     with torch.inference_mode(False):
@@ -159,7 +159,7 @@ def _blocks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: t
         for start in range(0, queries.length, BLOCK):
             here = queries.tensor(device)[start : start + BLOCK]
             seen = allowed_pairs(pattern, here, there, heads).expand(-1, len(here), len(there))
-            # Behind the last key nothing is seen, and behind the last query nobody looks: blocks at the edges are seen in part.
+            # Padding after the last key and query is masked, so that blocks at the edges are partly visible.
             seen = F.pad(seen, (0, more, 0, BLOCK - len(here)))
             seen = seen.view(seen.shape[0], BLOCK, -1, BLOCK)
             some.append(seen.any(dim=3).any(dim=1))
@@ -169,13 +169,13 @@ def _blocks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: t
 
 
 def _listed(marked: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of each row are marked, and their numbers, before those of the others."""
+    """The number of marked elements of each row, and all indices, those of marked elements first."""
     order = torch.argsort(marked.to(torch.uint8), dim=-1, descending=True, stable=True)
     return marked.sum(dim=-1, dtype=torch.int32), order.to(torch.int32)
 
 
 def predicate(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Predicate:
-    """Whether a query sees a key, by their numbers: the pattern's own words where torch can follow them, else a table of all pairs."""
+    """Whether a query sees a key, by their indices: the pattern's predicate if torch can trace it, else a table of all pairs."""
     first_query, first_key, by_head = queries.start, keys.start, pattern.by_head
 
     def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def predicate(pattern: Pattern, queries: Range, keys: Range, heads: int, device:
 
 @cached(4)
 def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Tensor:
-    """The pattern as (heads or 1, queries, keys) bool: as large as the matrix that a kernel is there to avoid, so the last resort."""
+    """The pattern as (heads or 1, queries, keys) bool: as large as the matrix that the kernel avoids, so only a fallback."""
     with torch.inference_mode(False):
         seen = allowed_pairs(pattern, queries.tensor(device), keys.tensor(device), heads)
         return seen.expand(-1, queries.length, keys.length).contiguous()
@@ -201,7 +201,7 @@ def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: to
 
 @lru_cache(maxsize=64)
 def _followed(pattern: Pattern, stop: int, heads: int) -> bool:
-    """Whether torch makes one graph of the predicate over single numbers, and that says what the predicate says over many."""
+    """Whether torch traces the predicate over scalars into one graph, with the same results as over tensors."""
 
     def seen(query: Tensor, key: Tensor, head: Tensor) -> Tensor:
         return torch.as_tensor(pattern.allows(query, key, head if pattern.by_head else 0))
@@ -209,11 +209,11 @@ def _followed(pattern: Pattern, stop: int, heads: int) -> bool:
     numbers = torch.Generator().manual_seed(0)
     with torch.inference_mode(False), torch.no_grad(), _writing():
         i, j = torch.randint(stop, (2, SAMPLES), generator=numbers)
-        j[::2] = (i[::2] - torch.arange(len(i[::2])) // heads).clamp(min=0)  # the near ones are where most patterns decide
+        j[::2] = (i[::2] - torch.arange(len(i[::2])) // heads).clamp(min=0)  # most patterns change at short distances
         head = torch.arange(SAMPLES) % heads
         try:
             found = torch.compile(torch.vmap(seen), fullgraph=True, backend="eager", dynamic=False)(i, j, head)
-        except Exception:  # whatever torch cannot follow
+        except Exception:  # anything that torch cannot trace
             return False
         wanted = [bool(pattern.allows(*pair)) for pair in zip(i.tolist(), j.tolist(), head.tolist(), strict=True)]
     return found.tolist() == wanted

@@ -1,7 +1,7 @@
-"""Attention of one query, over the keys that its pattern reads: a token of decoding costs what is read, however much is kept.
+"""Attention of one query over the keys that its pattern reads: the time of a decoding step depends on these, not on the cache size.
 
-Those keys are known as plain integers (`Pattern.reads`): a stretch of the last ones, and teeth at regular distances before it. They are
-put side by side, which copies them and nothing else, and the fused kernel does the rest.
+The positions of these keys are known as plain integers (`Pattern.reads`): the last ones, and blocks at regular distances before them.
+They are copied into one tensor, which the fused kernel attends to.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from formers.score import ByDistance
 def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why keys cannot be gathered; None if they can."""
     if request.first is not None:
-        return "rows hold several episodes, of which a query sees its own"
+        return "rows contain several episodes"
     if not isinstance(request.queries, Range) or request.queries.length != 1:
-        return "there is more than one query, or each row's stands elsewhere"
+        return "there is more than one query, or the rows have different positions"
     if isinstance(request.keys, ExplicitPositions):
-        return "the keys of each row stand elsewhere"
+        return "the rows have different key positions"
     if request.keys.length == 0:
         return "there are no keys at all"
     wanted = request.pattern.reads(request.queries.start)
-    return None if wanted is None or find_slices(request.keys, wanted) is not None else "not all of the keys that are read are there"
+    return None if wanted is None or find_slices(request.keys, wanted) is not None else "some of the keys that are read are missing"
 
 
 def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -36,9 +36,9 @@ def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | N
     assert isinstance(request.queries, Range)
     wanted = request.pattern.reads(request.queries.start)
     if wanted is None:
-        return "the pattern may read all keys that there are"
-    # No figures: torch.compile, to whom lengths are symbols, cannot put them into words.
-    return "the pattern reads more than half of the keys that there are" if 2 * wanted.length > request.keys.length else None
+        return "the pattern may read all keys"
+    # No figures: under torch.compile lengths are symbols, which cannot be formatted.
+    return "the pattern reads more than half of the keys" if 2 * wanted.length > request.keys.length else None
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
@@ -57,13 +57,13 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
 
 
 def masks(request: Request) -> str:
-    """How many keys are read, and how the kernel is told which of them each head sees."""
+    """The number of keys that are read, and how the kernel is masked."""
     keys = _read(request)
     return f"{keys.length:,} of {request.keys.length:,} keys, {request._replace(keys=keys).mask_words()}"
 
 
 def _held(request: Request) -> StaticPositions:
-    """The positions of the keys that there are."""
+    """The positions of the given keys."""
     assert not isinstance(request.keys, ExplicitPositions)
     return request.keys
 

@@ -1,4 +1,4 @@
-"""Values by number, because the operations of torch take numbers and no patterns or rules."""
+"""Integer handles for values, because custom operators of torch take integers, but no patterns or rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V", bound=Hashable)
 
 
 class HandleTable(Generic[V]):
-    """Gives each value that it meets a number, and the value back for it."""
+    """Assigns an integer handle to each value, and returns the value for a handle."""
 
     def __init__(self) -> None:
         self.numbers: dict[V, int] = {}
@@ -18,7 +18,7 @@ class HandleTable(Generic[V]):
         self.lock = Lock()
 
     def number(self, value: V) -> int:
-        """The number of a value."""
+        """The handle of a value."""
         with self.lock:
             if value not in self.numbers:
                 self.numbers[value] = len(self.values)

@@ -1,4 +1,4 @@
-"""Room for what is computed on the way and not kept: taken once, and used again."""
+"""Scratch buffers for intermediate results, allocated once and reused."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 
 MOST = 1 << 26
-"""Bytes of room that are kept from one pass to the next, at the most."""
-KEPT = threading.local()
+"""The largest number of bytes that are cached between passes."""
+_CACHED = threading.local()
 
 
 class ScratchBuffers:
-    """Room for what tiles, lanes and rows compute, which they use one after the other.
+    """Scratch buffers by name, shared by tiles, schedules and rows that run one after the other.
 
-    What a pass has used the next one of the thread finds again, unless it is much: pages that are new cost more than what is done there.
+    They are reused by the next pass of the thread, unless they are large: page faults of new memory cost more than the computation.
     """
 
     def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
@@ -30,18 +30,18 @@ class ScratchBuffers:
     @classmethod
     @contextmanager
     def of(cls, like: Tensor, dtype: torch.dtype) -> Iterator[ScratchBuffers]:
-        """The room of a pass."""
-        rooms: dict[Any, ScratchBuffers] = KEPT.__dict__.setdefault("rooms", {})
+        """The scratch buffers of a pass."""
+        cached: dict[Any, ScratchBuffers] = _CACHED.__dict__.setdefault("buffers", {})
         which = (like.device, dtype)
         usual = not isinstance(like, FakeTensor) and not torch.is_inference_mode_enabled()
-        room = rooms.pop(which, None) if usual else None
-        room = cls(like.new_empty(0), dtype) if room is None else room
-        yield room
-        if usual and sum(x.nbytes for x in room.held.values()) <= MOST:
-            rooms[which] = room
+        buffers = cached.pop(which, None) if usual else None
+        buffers = cls(like.new_empty(0), dtype) if buffers is None else buffers
+        yield buffers
+        if usual and sum(x.nbytes for x in buffers.held.values()) <= MOST:
+            cached[which] = buffers
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """Room of a shape, in which anything may stand."""
+        """An uninitialised buffer of a shape."""
         size = math.prod(shape)
         held = self.held.get(name)
         if held is None or held.numel() < size:
@@ -49,7 +49,7 @@ class ScratchBuffers:
         return held[:size].view(shape)
 
     def rows(self, name: str, x: Tensor, which: Tensor) -> Tensor:
-        """The rows of x (n, width) that are named."""
+        """The rows of x (n, width) with the given indices."""
         return torch.index_select(x, 0, which, out=self.take(name, len(which), x.shape[1]))
 
     def zeros(self, name: str, like: Tensor) -> Tensor:
@@ -57,5 +57,5 @@ class ScratchBuffers:
         return self.take(name, *like.shape).zero_()
 
     def product(self, name: str, a: Tensor, b: Tensor | float) -> Tensor:
-        """a b, of the shape of a."""
+        """a * b, of the shape of a."""
         return torch.mul(a, b, out=self.take(name, *a.shape))

@@ -1,4 +1,4 @@
-"""Attention by torch's fused scaled_dot_product_attention: the same function as dense, without its matrix where torch has a kernel."""
+"""Attention by torch's scaled_dot_product_attention: the same function as dense, without its matrix where torch has a fused kernel."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
 
 
 def masks(request: Request) -> str:
-    """How the kernel is told who sees whom."""
+    """How the kernel is masked."""
     return "with the kernel's own causal mask" if is_plainly_causal(request) else request.mask_words()
 
 
 def is_plainly_causal(request: Request) -> bool:
-    """Whether the kernel's own causal mask is the request's."""
-    # is_causal aligns queries and keys at their first element: right only where both are the same tokens.
+    """Whether the request's mask is the kernel's causal mask."""
+    # is_causal aligns queries and keys at their first element, which is correct only if both are the same tokens.
     alone = request.valid is None and request.bias is None and request.first is None
     return isinstance(request.pattern, Causal) and alone and isinstance(request.queries, Range) and request.queries == request.keys

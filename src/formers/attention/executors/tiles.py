@@ -1,4 +1,4 @@
-"""A plan cut into tiles: batches of small matrix products that stay in a processor's cache, and where their tokens lie in a row."""
+"""A plan in tiles: batches of small matrix products that fit into a processor's cache, and the indices of their tokens in a row."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from formers.patterns import Pattern
 from formers.patterns.plan import GroupedPositions, Piece, Round, SelectedPositions, Where
 
 SHUT = -1e30
-"""Added to the score of a key that a query may not see: finite, so that no difference of two of them is undefined."""
+"""Added to the score of a masked key: finite, so that differences of two of them are defined."""
 EMPTY = 0.1 * SHUT
-"""The largest score, and the logarithm of the sum, of a query without keys: far above SHUT, far below any score."""
+"""The largest score, and the log-sum, of a query without keys: far above SHUT, far below any score."""
 LOG2E = 1.0 / math.log(2.0)
 TILE = 3 << 16
-"""Pairs of a tile on a CPU, for each of its threads: their scores, and what belongs to them, stay in the cache of a core."""
+"""Pairs per tile and thread on a CPU: their scores and operands fit into the cache of a core."""
 
 
 class Place(NamedTuple):
-    """The tokens of a tile in a row x (n, width): a view of it where they lie in runs, else by number."""
+    """The tokens of a tile in a row x (n, width): as a view if they are contiguous runs, else by index."""
 
     where: Where
     numbers: Tensor | None
-    """Of blocks that are chosen one by one, all groups in a row."""
+    """The indices of selected blocks, flattened over all groups; None for grouped positions."""
     parts: tuple[GroupedPositions, ...]
-    """A grid in parts whose groups do not overlap."""
+    """The grouped positions in parts whose groups do not overlap."""
 
     @property
     def solid(self) -> bool:
-        """Whether the tokens of all groups lie one behind the other, so that products can be written where they belong."""
+        """Whether the tokens of all groups are contiguous, so that products can be written in place."""
         where = self.where
         return isinstance(where, GroupedPositions) and where.stride == 1 and (where.groups == 1 or where.step == where.size)
 
     def take(self, x: Tensor) -> Tensor:
-        """The tokens (groups, size, width), a view where they lie in runs."""
+        """The tokens (groups, size, width), as a view if they are contiguous runs."""
         where = self.where
         if isinstance(where, GroupedPositions):
             return _view(x, where) if where.stride == 1 else _view(x, where).contiguous()
@@ -55,7 +55,7 @@ class Place(NamedTuple):
             self.add(x, torch.bmm(a, b), factor)
 
     def put(self, x: Tensor, y: Tensor) -> None:
-        """Writes y (groups, size, width) there; no token is there twice."""
+        """Writes y (groups, size, width) there; no token may occur twice."""
         if isinstance(self.where, GroupedPositions):
             _view(x, self.where).copy_(y)
         else:
@@ -63,7 +63,7 @@ class Place(NamedTuple):
             self._blocks(x).index_copy_(0, self.numbers, y.view(len(self.numbers), -1))
 
     def add(self, x: Tensor, y: Tensor, factor: float = 1.0) -> None:
-        """Adds factor * y (groups, size, width) there; to a token that is there twice, twice."""
+        """Adds factor * y (groups, size, width) there; a token that occurs twice gets both."""
         if self.numbers is not None:
             self._blocks(x).index_add_(0, self.numbers, y.view(len(self.numbers), -1), alpha=factor)
             return
@@ -73,7 +73,7 @@ class Place(NamedTuple):
             first += part.size
 
     def _blocks(self, x: Tensor) -> Tensor:
-        """x (n, width) as (blocks, unit * width), without the tokens that fill no block."""
+        """x (n, width) as (blocks, unit * width), without the tokens of an incomplete block."""
         assert isinstance(self.where, SelectedPositions)
         unit = self.where.unit
         count = x.shape[0] // unit
@@ -84,7 +84,7 @@ Shape = tuple[int, int, int]
 
 
 class PieceTile(NamedTuple):
-    """A few groups of a piece."""
+    """Some groups of a piece."""
 
     queries: Place
     keys: Place
@@ -99,9 +99,9 @@ class Tiles(NamedTuple):
 
     tiles: tuple[PieceTile, ...]
     back: tuple[PieceTile, ...]
-    """The same pairs, for the backward pass."""
+    """The same pairs in tiles for the backward pass."""
     among: Place | None
-    """Keys that are copied together first; the tiles then number the keys of the copy."""
+    """Keys that are gathered first; the tiles then index the gathered keys."""
     whole: bool
     """Whether every query of the row is in one of the tiles."""
     once: tuple[bool, bool]
@@ -110,16 +110,16 @@ class Tiles(NamedTuple):
 
 @cached(256)
 def tiles(pattern: Pattern, n: int, head: int, limit: int, dtype: torch.dtype, device: torch.device, turn: bool) -> tuple[Tiles, ...]:
-    """The rounds of a head's plan over n tokens, in tiles of at most `limit` pairs, or of one group where that has more.
+    """The rounds of a head's plan over n tokens, in tiles of at most `limit` pairs, but at least one group.
 
-    Without `turn` the backward pass has the forward pass's tiles.
+    Without `turn` the backward pass uses the tiles of the forward pass.
     """
-    with torch.inference_mode(False):  # what is first made in evaluation must serve training, too
+    with torch.inference_mode(False):  # tables first computed in evaluation are also used in training
         return tuple(_tiles(part if turn else part._replace(by_keys=None), n, limit, dtype, device) for part in pattern.pieces(n, head))
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """What is computed in: half precision is widened."""
+    """The dtype of the computation: at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -135,7 +135,7 @@ def _tiles(part: Round, n: int, limit: int, dtype: torch.dtype, device: torch.de
 
 
 def units(rounds: tuple[Tiles, ...]) -> set[int]:
-    """A row must be padded to a multiple of each of these, or further, for all of its blocks to be there."""
+    """The block sizes of selected positions; a row is padded to a multiple of each, so that all of its blocks exist."""
     chosen = (place.where for part in rounds for tile in part.tiles for place in (tile.queries, tile.keys))
     return {1, *(where.unit for where in chosen if isinstance(where, SelectedPositions))}
 
@@ -160,7 +160,7 @@ def _place(where: Where, device: torch.device) -> Place:
 
 
 def _view(x: Tensor, where: GroupedPositions) -> Tensor:
-    """The tokens (groups, size, width) of a grid in x (n, width), as a view."""
+    """The tokens (groups, size, width) of grouped positions in x (n, width), as a view."""
     step, last = x.stride()
     strides = (where.step * step, where.stride * step, last)
     return x.as_strided((where.groups, where.size, x.shape[1]), strides, x.storage_offset() + where.start * step)

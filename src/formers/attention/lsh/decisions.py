@@ -1,7 +1,7 @@
-"""Decisions that a recomputed forward pass repeats: the buckets of LSH attention.
+"""Decisions that a recomputed forward pass must repeat: the buckets of LSH attention.
 
-A second pass may compute its inputs back from outputs (reversible layers, activation checkpointing). A hash that compares values which
-differ in the last bits could then choose another bucket, so the second pass reads the decisions of the first.
+A recomputing pass may compute its inputs from outputs (reversible layers) or again (activation checkpointing). The last bits may differ,
+and a hash could then choose another bucket. So the second pass uses the decisions of the first.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 class Decisions(dict[tuple[str, int], Any]):
-    """A side channel of the forward context: what the first pass decided, by name and depth step."""
+    """A side channel of the forward context: the decisions of the first pass, by name and depth step."""
 
 
 def decide_once(context: Context, name: str, step: int, decide: Callable[[], T]) -> T:
-    """The result of `decide`; in a second pass over the same tokens the result of the first.
+    """The result of `decide`; in a second pass over the same tokens, the result of the first.
 
-    `decide` draws no random numbers: a second pass, which does not call it, would leave the generator in another state.
+    `decide` must not draw random numbers: a second pass does not call it, and the generator would be in another state.
     """
     decisions: Decisions | None = context.channels.get(Decisions)
     if decisions is None:

@@ -1,10 +1,10 @@
 """Locality-sensitive hashing of queries (Kitaev et al., 2020, "Reformer", section 2; Andoni et al., 2015).
 
 h(x) = argmax([x R; -x R])                R in R^{d_h x b/2} normal, one for each head and round; b buckets            E90
-h(x) = h_1(x) + b_1 h_2(x) + ...          of factorised buckets b = b_1 b_2 ..., each factor with rotations of its own  E91
+h(x) = h_1(x) + b_1 h_2(x) + ...          for factorised buckets b = b_1 b_2 ..., with separate rotations per factor   E91
 
-Vectors that point the same way fall into the same bucket more often than others; how long they are does not matter. Many buckets
-would need wide rotations: factors make them cheap. Tokens that are not real have a bucket of their own, behind all others.
+Vectors of similar direction get the same bucket more often than others; their length does not matter. Many buckets would need wide
+rotations: factors make them cheap. Padding has an extra bucket, after all others.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from formers.core.random import fresh_seed, generator
 from formers.core.tables import cached
 
 WIDEST = 64
-"""Buckets, above which they are made of factors: rotations would cost more than attention."""
+"""More buckets than this are factorised: otherwise rotations would cost more than attention."""
 
 
 class Hashed(NamedTuple):
-    """The buckets of tokens in each round, and the tokens of each round in the order of their buckets."""
+    """The buckets of tokens in each round, and the tokens of each round sorted by bucket."""
 
     buckets: Tensor
-    """(batch, heads, rounds, length) int32; those of tokens that are not real are beyond all others."""
+    """(batch, heads, rounds, length) int32; padding has the largest."""
     order: Tensor
-    """(batch, heads, rounds, length) int64: tokens by bucket, and within one by position."""
+    """(batch, heads, rounds, length) int64: tokens sorted by bucket, then by position."""
 
 
 def factors(buckets: int) -> tuple[int, ...]:
-    """Even factors of a number of buckets, as near to each other as can be; itself where it is small or has none such."""
+    """Two even factors of a number of buckets, as close to each other as possible; the number itself if it is small or has none."""
     if buckets <= WIDEST or buckets % 4:
         return (buckets,)
     half = buckets // 4
@@ -43,30 +43,30 @@ def factors(buckets: int) -> tuple[int, ...]:
 
 
 def fitting(length: int, chunk: int) -> int:
-    """The paper's number of buckets for rows of a length: two for each chunk, or a few more where these have better factors."""
+    """The paper's number of buckets for rows of a length: two per chunk, rounded up to a multiple with better factors."""
     buckets = 2 * max(1, math.ceil(length / chunk))
     return buckets if buckets <= WIDEST else WIDEST * math.ceil(buckets / WIDEST)
 
 
 def check_buckets(buckets: int | tuple[int, ...]) -> None:
-    """Refuses numbers of buckets that rotations cannot make: a direction and its opposite come in pairs."""
+    """Raises FormersError for numbers of buckets that rotations cannot produce: a direction and its opposite come in pairs."""
     for count in (buckets,) if isinstance(buckets, int) else buckets:
         if count < 2 or count % 2:
             raise FormersError(
-                f"buckets={buckets} cannot be: a direction and its opposite make two buckets, so that {count} is "
+                f"buckets={buckets} is not possible: a direction and its opposite are two buckets, and {count} is "
                 f"{'too few' if count < 2 else 'odd'}; use {max(2, count + count % 2)}."
             )
 
 
 @cached(64)
 def fixed_rotations(heads: int, width: int, rounds: int, columns: int, *keys: int) -> Tensor:
-    """Rotations that are made once: those of evaluation."""
+    """Cached rotations, for evaluation."""
     with torch.inference_mode(False):
         return rotations(heads, width, rounds, columns, *keys)
 
 
 def rotations(heads: int, width: int, rounds: int, columns: int, *keys: int) -> Tensor:
-    """Directions (rounds, heads, width, columns), a function of the keys (seed, layer, step); a round's are those of itself alone."""
+    """Rotations (rounds, heads, width, columns), a function of the keys (seed, layer, step); each round is independent of the others."""
     seed, *rest = keys
     each = (generator(seed, "rotations", *rest, r) for r in range(rounds))
     return torch.stack([torch.randn(heads, width, columns, generator=g) for g in each])
@@ -81,7 +81,7 @@ def _drawn(heads: int, width: int, rounds: int, columns: int, keys: Sequence[int
 drawn = torch.library.custom_op(
     "formers::rotations", _drawn, mutates_args=(), schema="(int heads, int width, int rounds, int columns, int[] keys) -> Tensor"
 )
-"""Rotations for graphs, which know no generators: those of keys, or of the layer alone with a seed that torch's own generator draws."""
+"""Rotations inside compiled graphs, which have no generators: from the keys, or from the layer and a seed from torch's generator."""
 
 
 @drawn.register_fake
@@ -91,13 +91,13 @@ def _drawn_shape(heads: int, width: int, rounds: int, columns: int, keys: Sequen
 
 @torch.no_grad()
 def hashes(x: Tensor, directions: Tensor, factor: tuple[int, ...]) -> Tensor:
-    """Buckets (batch, heads, rounds, length) int32 of vectors x (batch, heads, length, width), with directions as `rotations` makes."""
+    """Buckets (batch, heads, rounds, length) int32 of vectors x (batch, heads, length, width), from the result of `rotations`."""
     batch, heads, n, _ = x.shape
     rounds = directions.shape[0]
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     directions = directions.to(x)
     buckets = torch.empty(batch, heads, rounds, n, dtype=torch.int32, device=x.device)
-    for r in range(rounds):  # one at a time: all of them would need more room than attention itself
+    for r in range(rounds):  # one at a time: all of them would need more memory than attention
         y = x @ directions[r]
         first, share, found = 0, 1, None
         for count in factor:
@@ -113,5 +113,5 @@ def hashes(x: Tensor, directions: Tensor, factor: tuple[int, ...]) -> Tensor:
 
 @torch.no_grad()
 def in_order(buckets: Tensor) -> Hashed:
-    """Tokens by bucket, and within one by position."""
+    """Tokens sorted by bucket, then by position."""
     return Hashed(buckets, buckets.argsort(dim=-1, stable=True))

@@ -1,8 +1,8 @@
-"""Where the tokens of a round stand once they are sorted by bucket, which of them meet, and which chunks are computed against which.
+"""The schedule of LSH attention: tokens sorted by bucket in each round, which pairs count, and which chunks are computed together.
 
-A key is met if its *mark* lies between two numbers of the query. Within buckets a mark is the key's place in the order of the round: the
-keys that a query meets stand side by side, from where its bucket begins, or its reach ends. Across buckets it is the key's position in the
-row. Whether a pair has met in an earlier round is told by marks in the same way.
+Whether a query sees a key is decided by comparing the key's mark with one or two numbers of the query. Within buckets a mark is the key's
+index in the order of the round: the keys that a query sees are contiguous, from the start of its bucket or of its reach. Across buckets
+it is the key's position in the row. Whether a pair was already seen in an earlier round is decided by marks in the same way.
 """
 
 from __future__ import annotations
@@ -17,62 +17,62 @@ from torch import Tensor
 from formers.attention.lsh.reference import Rules
 
 WIDEST = 32
-"""Chunks of keys that are met at once, at the most."""
+"""The largest number of chunks of keys computed at once."""
 NEVER = 1 << 30
-"""The mark of a place where no token stands."""
+"""The mark of an empty slot."""
 
 
 class Run(NamedTuple):
-    """Chunks of queries, one behind the other, that look equally far."""
+    """Consecutive chunks of queries with the same window of key chunks."""
 
     start: int
     chunks: int
     parts: tuple[tuple[int, int], ...]
-    """Of each part of the keys the first chunk, counted from the query's own, and the number of chunks."""
+    """For each part of the keys: the first chunk, relative to the query's chunk, and the number of chunks."""
 
 
 class Test(NamedTuple):
-    """Whether a pair counts, by the key's mark and one or two of the query's: all are whole numbers, as floats.
+    """A condition for a pair, on the key's mark and one or two numbers of the query; all are integers, as floats.
 
-    between: first < mark < second, where there are such; outside: not so, but mark < first or mark > second; apart: mark is not first.
+    between: first < mark < second, where given; outside: mark < first or mark > second; apart: mark != first.
     """
 
     kind: Literal["between", "outside", "apart"]
     marks: Tensor
-    """(places,)"""
+    """(keys,)"""
     first: Tensor | None = None
     """(tokens,)"""
     second: Tensor | None = None
 
 
-class Lane(NamedTuple):
-    """The tokens of a row, a head and a round in the order of their buckets, whole chunks of them."""
+class RoundSchedule(NamedTuple):
+    """The tokens of a row, head and round, sorted by bucket, in whole chunks."""
 
     queries: Tensor
-    """Places (tokens,) in the row."""
+    """Indices (tokens,) into the row."""
     keys: Tensor
-    """Places in the row of the keys, with the chunks that stand before and behind the queries' own."""
+    """Indices of the keys into the row, including the chunks before and after those of the queries."""
     before: int
-    """How many chunks stand before."""
+    """The number of chunks before."""
     runs: tuple[Run, ...]
     tests: tuple[Test, ...]
-    """All of which a pair passes if it counts: that it meets, and that it has not met in an earlier round."""
+    """A pair counts if it passes all tests: the query sees the key, and did not see it in an earlier round."""
 
 
 class Sorted(NamedTuple):
-    """All lanes at once, before they are cut: (batch, heads, rounds, n) each."""
+    """All schedules, not yet split: (batch, heads, rounds, n) each."""
 
     order: Tensor
     place: Tensor
-    """Of each token in the order."""
+    """The index of each token in the order."""
     low: Tensor
     high: Tensor
-    """Where what a query meets begins and ends in the order, by the query's place in it."""
+    """The start and the end in the order of the keys that a query sees, by the query's index in it."""
     buckets: Tensor
 
 
-def sort_out(buckets: Tensor, order: Tensor, rules: Rules) -> Sorted:
-    """Where the keys of a query's bucket that are in its reach begin and end, in the order of each round."""
+def sort_by_bucket(buckets: Tensor, order: Tensor, rules: Rules) -> Sorted:
+    """The start and the end of the keys of a query's bucket that are in its reach, in the order of each round."""
     n = order.shape[-1]
     i = torch.arange(n, device=order.device, dtype=torch.int32)
     place = torch.empty_like(order, dtype=torch.int32).scatter_(-1, order, i.expand(order.shape))
@@ -90,8 +90,8 @@ def sort_out(buckets: Tensor, order: Tensor, rules: Rules) -> Sorted:
     return Sorted(order, place, low, high, buckets)
 
 
-def lanes(found: Sorted, rules: Rules, row: int, head: int, count: int, dtype: torch.dtype) -> Iterator[Lane]:
-    """The rounds of a row's head, of which `count` tokens are real."""
+def round_schedules(found: Sorted, rules: Rules, row: int, head: int, count: int, dtype: torch.dtype) -> Iterator[RoundSchedule]:
+    """The schedules of a row and head, one per round; `count` tokens are real."""
     m, rounds = rules.chunk, found.order.shape[2]
     chunks = -(-count // m)
     orders = [_whole(found.order[row, head, r, :count], chunks * m) for r in range(rounds)]
@@ -102,22 +102,22 @@ def lanes(found: Sorted, rules: Rules, row: int, head: int, count: int, dtype: t
             continue
         runs = _runs(found.low[row, head, r, :count], found.high[row, head, r, :count], rules, count)
         before = max((-first for run in runs for first, _ in run.parts), default=0)
-        behind = max((first + wide - 1 for run in runs for first, wide in run.parts), default=0)
-        marks = torch.arange(-before * m, (chunks + behind) * m, device=own.device, dtype=dtype)
-        keys = own if before == behind == 0 else torch.cat([own.new_zeros(before * m), own, own.new_zeros(behind * m)])
-        low = _whole(found.low[row, head, r, :count] - 1, chunks * m, NEVER).to(dtype)  # a query that is no token meets nobody
+        after = max((first + wide - 1 for run in runs for first, wide in run.parts), default=0)
+        marks = torch.arange(-before * m, (chunks + after) * m, device=own.device, dtype=dtype)
+        keys = own if before == after == 0 else torch.cat([own.new_zeros(before * m), own, own.new_zeros(after * m)])
+        low = _whole(found.low[row, head, r, :count] - 1, chunks * m, NEVER).to(dtype)  # padding sees no key
         high = None if rules.causal else _whole(found.high[row, head, r, :count], chunks * m).to(dtype)
-        earlier = () if rules.duplicates else (_met_within(found, rules, (row, head, s), own, keys, dtype) for s in range(r))
-        yield Lane(own, keys, before, runs, (Test("between", marks, low, high), *earlier))
+        earlier = () if rules.duplicates else (_seen_within(found, rules, (row, head, s), own, keys, dtype) for s in range(r))
+        yield RoundSchedule(own, keys, before, runs, (Test("between", marks, low, high), *earlier))
 
 
 def _whole(x: Tensor, length: int, value: int = 0) -> Tensor:
-    """x (n,), filled up to a length."""
+    """x (n,), padded to a length."""
     return x if len(x) == length else torch.cat([x, x.new_full((length - len(x),), value)])
 
 
 def _runs(low: Tensor, high: Tensor, rules: Rules, count: int) -> tuple[Run, ...]:
-    """The chunks of a lane by how far they look."""
+    """The chunks of a schedule, grouped by their window of key chunks."""
     m = rules.chunk
     chunks = -(-count // m)
     ahead = 0 if rules.causal else rules.look_ahead
@@ -137,18 +137,18 @@ def _runs(low: Tensor, high: Tensor, rules: Rules, count: int) -> tuple[Run, ...
 
 
 def _even(chunks: int) -> int:
-    """How far to look so that neighbours look equally far, as long as that is not much further: 1, 3, 7, or what is asked for."""
+    """The window size rounded up to 1, 3 or 7 chunks, so that neighbours have the same window; unchanged if it is larger."""
     return next((far for far in (1, 3, 7) if chunks <= far), chunks)
 
 
 def _parts(back: int, ahead: int) -> tuple[tuple[int, int], ...]:
-    """The chunks from `back` before to `ahead` behind one's own in parts; the own chunk is the last of one, or followed by others."""
+    """The chunks from `back` before to `ahead` after one's own, split into parts of at most WIDEST."""
     cuts = [*range(-back, ahead + 1, WIDEST), ahead + 1]
     return tuple((a, b - a) for a, b in pairwise(cuts))
 
 
-def _met_within(found: Sorted, rules: Rules, there: tuple[int, int, int], queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Test:
-    """Whether pairs of one round's order have not met in another, within buckets."""
+def _seen_within(found: Sorted, rules: Rules, there: tuple[int, int, int], queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Test:
+    """The test that pairs of one round's order were not seen in another round, within buckets."""
     if rules.reach == "bucket":
         buckets = found.buckets[there].to(dtype)
         return Test("apart", buckets[keys], buckets[queries])
@@ -158,8 +158,10 @@ def _met_within(found: Sorted, rules: Rules, there: tuple[int, int, int], querie
     return Test("outside", place[keys].to(dtype), low.to(dtype), (high - 1).to(dtype))
 
 
-def _across(found: Sorted, rules: Rules, row: int, head: int, count: int, orders: list[Tensor], r: int, dtype: torch.dtype) -> Lane:
-    """The lane of a round in which all keys of the chunks are met; its ends look at the other end, or at the rounds beside it."""
+def _across(
+    found: Sorted, rules: Rules, row: int, head: int, count: int, orders: list[Tensor], r: int, dtype: torch.dtype
+) -> RoundSchedule:
+    """The schedule of a round in which all keys of the chunks are seen; chunks at the ends wrap around, or continue in other rounds."""
     m, rounds, own = rules.chunk, len(orders), orders[r]
     chunks = len(own) // m
     tokens = torch.arange(chunks * m, device=own.device) < count
@@ -172,18 +174,18 @@ def _across(found: Sorted, rules: Rules, row: int, head: int, count: int, orders
     real = torch.cat([tokens[c * m : (c + 1) * m] for _, c in sources])
     marks, here = keys.to(dtype).masked_fill(~real, NEVER), own.to(dtype)
     end = torch.full_like(here, count) if not rules.causal else here if rules.itself == "alone" else here + 1
-    tests = [Test("between", marks, None, end.masked_fill(~tokens, 0))]  # a query that is no token meets nobody
+    tests = [Test("between", marks, None, end.masked_fill(~tokens, 0))]  # padding sees no key
     if rules.itself == "alone" and not rules.causal:
         tests.append(Test("apart", marks, here))
     for s in range(0 if rules.duplicates else r):
         chunk = found.place[row, head, s] // m
         offsets = {d % chunks for d in range(-ahead, back + 1)}
         tests += [Test("apart", ((chunk[keys] + d) % chunks).to(dtype), chunk[own].to(dtype)) for d in sorted(offsets)]
-    return Lane(own, keys, back, (Run(0, chunks, _parts(back, ahead)),), tuple(tests))
+    return RoundSchedule(own, keys, back, (Run(0, chunks, _parts(back, ahead)),), tuple(tests))
 
 
 def _beside(c: int, chunks: int, r: int, rounds: int, wrap: str) -> tuple[int, int]:
-    """The round and the number of the chunk at place c of round r, which may lie beyond its ends."""
+    """The round and the index of chunk c of round r; c may be beyond its ends."""
     if wrap == "round":
         return r, c % chunks
     return ((r * chunks + c) // chunks) % rounds, c % chunks

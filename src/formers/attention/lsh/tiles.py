@@ -1,4 +1,4 @@
-"""The tiles of LSH attention: a few chunks of queries with the keys that they look at, as views, and which of their pairs count."""
+"""Tiles of LSH attention: a few chunks of queries with the keys that they see, as views, and which of their pairs count."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from torch import Tensor
 
 from formers.attention.executors.scratch import ScratchBuffers
 from formers.attention.lsh.reference import Rules
-from formers.attention.lsh.schedule import Lane, Run
+from formers.attention.lsh.schedule import RoundSchedule, Run
 from formers.core.random import generator
 from formers.core.tables import cached
 
 
 class LSHWork(NamedTuple):
-    """What both directions share."""
+    """What both passes share."""
 
     rules: Rules
     dtype: torch.dtype
-    """What is computed in: half precision is widened, a row of a head at a time."""
+    """The dtype of the computation: at least float32, converted one row and head at a time."""
     limit: int
-    """Pairs of a tile."""
+    """Pairs per tile."""
     scale: float
     dropout: float
     seed: int
 
-    def kept(self, s: Tensor, *tile: int) -> Tensor:
-        """1/(1 - dropout) for the weights s of a tile that are kept, 0 for the others: the same in both directions."""
+    def dropout_mask(self, s: Tensor, *tile: int) -> Tensor:
+        """The dropout mask of the weights s of a tile, 1/(1 - dropout) or 0; the same in both passes."""
         keyed = generator(self.seed, *tile, device=s.device)
         return torch.empty_like(s).bernoulli_(1.0 - self.dropout, generator=keyed).mul_(1.0 / (1.0 - self.dropout))
 
 
 class Numbers(NamedTuple):
-    """What a test compares, for a tile."""
+    """The operands of a test, for a tile."""
 
     kind: str
     marks: Tensor
@@ -45,27 +45,27 @@ class Numbers(NamedTuple):
 
 
 class LSHTile(NamedTuple):
-    """A few chunks of queries of a run, and a part of the keys that they look at."""
+    """A few chunks of queries of a run, and a part of the keys that they see."""
 
     queries: tuple[Tensor, ...]
-    """Of what belongs to queries, (chunks, m, width) each."""
+    """Slices of the tensors of queries, (chunks, m, width) each."""
     keys: tuple[Tensor, ...]
-    """Of what belongs to keys, (chunks, keys, width) each."""
+    """Slices of the tensors of keys, (chunks, keys, width) each."""
     summed: tuple[tuple[Tensor, ...], ...]
-    """Of what is added up for keys, their chunks one by one, since those of neighbours overlap: (chunks, m, width) each."""
+    """Slices of tensors that are summed over keys, one per key chunk, since neighbours overlap: (chunks, m, width) each."""
     tests: tuple[Numbers, ...]
     fixed: Tensor | None
-    """1 or 0 for the pairs of a chunk with itself, where that is among the part."""
+    """1 or 0 for the pairs of a chunk with itself, if it is in the part."""
     own: slice
-    """Where."""
+    """The keys of the chunk itself."""
     merges: bool
-    """Whether another part of the keys of these queries came before."""
+    """Whether an earlier tile has another part of the keys of these queries."""
     number: int
 
 
 @cached(64)
 def _fixed(m: int, causal: bool, alone: bool, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """1 where keys of a chunk (m, m queries) are met by queries of the same, within buckets, else 0; None where all are."""
+    """1 where queries (m) see keys (m, first dimension) of the same chunk, within buckets, else 0; None if all do."""
     with torch.inference_mode(False):
         key, query = torch.arange(m, device=device)[:, None], torch.arange(m, device=device)
         if causal:
@@ -73,10 +73,10 @@ def _fixed(m: int, causal: bool, alone: bool, dtype: torch.dtype, device: torch.
         return (key != query).to(dtype) if alone else None
 
 
-def _windows(x: Tensor, lane: Lane, run: Run, part: tuple[int, int], m: int) -> Tensor:
-    """The keys (chunks, keys, width) of a run's part, as a view of x (places, width)."""
+def _windows(x: Tensor, schedule: RoundSchedule, run: Run, part: tuple[int, int], m: int) -> Tensor:
+    """The keys (chunks, keys, width) of a run's part, as a view of x (keys, width)."""
     step, (first, width) = x.stride(0), part
-    start = (lane.before + run.start + first) * m * step
+    start = (schedule.before + run.start + first) * m * step
     return x.as_strided((run.chunks, width * m, x.shape[1]), (m * step, step, 1), x.storage_offset() + start)
 
 
@@ -86,12 +86,12 @@ def _chunks(x: Tensor, run: Run, m: int) -> Tensor:
 
 
 def tiles_of(
-    lane: Lane, work: LSHWork, queries: Sequence[Tensor], keys: Sequence[Tensor], summed: Sequence[Tensor] = ()
+    schedule: RoundSchedule, work: LSHWork, queries: Sequence[Tensor], keys: Sequence[Tensor], summed: Sequence[Tensor] = ()
 ) -> Iterator[LSHTile]:
-    """The tiles of a lane, with views of what belongs to its queries and to its keys, (tokens or places, width) each."""
+    """The tiles of a schedule, with views of the tensors of its queries and keys, (tokens or keys, width) each."""
     m, number, rules = work.rules.chunk, 0, work.rules
-    fixed = None if rules.across_buckets else _fixed(m, rules.causal, rules.itself == "alone", work.dtype, lane.queries.device)
-    for run in lane.runs:
+    fixed = None if rules.across_buckets else _fixed(m, rules.causal, rules.itself == "alone", work.dtype, schedule.queries.device)
+    for run in schedule.runs:
         for merges, part in enumerate(run.parts):
             each = max(1, work.limit // (m * m * part[1]))
 
@@ -99,18 +99,18 @@ def tiles_of(
                 return _chunks(x, run, m).split(each)  # type: ignore[no-untyped-call]
 
             def of_keys(x: Tensor, part: tuple[int, int] = part, run: Run = run, each: int = each) -> Sequence[Tensor]:
-                return _windows(x, lane, run, part, m).split(each)  # type: ignore[no-untyped-call]
+                return _windows(x, schedule, run, part, m).split(each)  # type: ignore[no-untyped-call]
 
             def turned(x: Tensor | None, run: Run = run, each: int = each) -> Sequence[Tensor | None]:
                 count = -(-run.chunks // each)
                 return [None] * count if x is None else [y.mT for y in of_queries(x[:, None])]
 
-            tests = [list(zip(of_keys(t.marks[:, None]), turned(t.first), turned(t.second), strict=True)) for t in lane.tests]
+            tests = [list(zip(of_keys(t.marks[:, None]), turned(t.first), turned(t.second), strict=True)) for t in schedule.tests]
             these, those = [of_queries(x) for x in queries], [of_keys(x) for x in keys]
             ones = [[of_keys(x, (part[0] + w, 1)) for w in range(part[1])] for x in summed]
             among = part[0] <= 0 < sum(part)
             for i in range(-(-run.chunks // each)):
-                numbers = tuple(Numbers(t.kind, *test[i]) for t, test in zip(lane.tests, tests, strict=True))
+                numbers = tuple(Numbers(t.kind, *test[i]) for t, test in zip(schedule.tests, tests, strict=True))
                 yield LSHTile(
                     tuple(x[i] for x in these), tuple(x[i] for x in those), tuple(tuple(y[i] for y in x) for x in ones),
                     numbers, fixed if among else None, slice(-part[0] * m, (1 - part[0]) * m), merges > 0, number,
@@ -119,7 +119,7 @@ def tiles_of(
 
 
 def _passes(test: Numbers, out: Tensor, other: Tensor) -> Tensor:
-    """1 where a pair passes a test, else 0: marks are whole numbers, so that differences tell it, which is faster than comparisons."""
+    """1 where a pair passes a test, else 0: marks are integers, so that differences decide it, which is faster than comparisons."""
     kind, marks, first, second = test
     if kind == "apart":
         assert first is not None
@@ -138,12 +138,12 @@ def _passes(test: Numbers, out: Tensor, other: Tensor) -> Tensor:
     return out.clamp_(0.0, 1.0)
 
 
-def pairs(tile: LSHTile, like: Tensor, room: ScratchBuffers) -> Tensor:
+def pairs(tile: LSHTile, like: Tensor, scratch: ScratchBuffers) -> Tensor:
     """1 for the pairs of a tile (chunks, keys, queries) that count, else 0."""
-    counts, other = room.take("counts", *like.shape), room.take("other", *like.shape)
+    counts, other = scratch.take("counts", *like.shape), scratch.take("other", *like.shape)
     _passes(tile.tests[0], counts, other)
     if tile.fixed is not None:
         counts[:, tile.own].mul_(tile.fixed)
     for test in tile.tests[1:]:
-        counts.mul_(_passes(test, room.take("more", *like.shape), other))
+        counts.mul_(_passes(test, scratch.take("more", *like.shape), other))
     return counts

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from torch import Tensor
 
-from formers.attention.lsh.reference import meetings
+from formers.attention.lsh.reference import pair_counts
 from formers.inspect.draw.figure import TEXT, new_figure, save_figure, tidy, write_caption
 from formers.inspect.draw.fonts import drawable, fonts_for
 from formers.inspect.draw.patterns import grid
@@ -166,7 +166,7 @@ def _painted(layer: LayerBuckets, numbers: Tensor, final: bool) -> Tensor:
 
     Where chunks are not yet cut, all pairs of a bucket meet.
     """
-    whole = without_self(meetings(layer.hashed, layer.rules._replace(reach="bucket", across_buckets=False))[0, 0]) > 0
+    whole = without_self(pair_counts(layer.hashed, layer.rules._replace(reach="bucket", across_buckets=False))[0, 0]) > 0
     met = layer.met()[0] > 0 if final else whole
     inks = torch.tensor([_colour(place, 0.7) for place in range(int(numbers.max()) + 1)])
     image = torch.ones(layer.length, layer.length, 3)

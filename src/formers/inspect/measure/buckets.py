@@ -1,6 +1,6 @@
 """The buckets of LSH attention over a text, and who meets whom in them: figures of one layer and of all.
 
-What is counted is what `attention.meetings` says, the truth of LSH attention; here it is asked about one row of tokens.
+What is counted is what `attention.pair_counts` says, the truth of LSH attention; here it is asked about one row of tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from formers.attention import LSH
 from formers.attention.lsh.hashing import Hashed, in_order
-from formers.attention.lsh.reference import Rules, meetings
+from formers.attention.lsh.reference import Rules, pair_counts
 from formers.core import FormersError, Watch
 from formers.generation import tokenizer_of
 from formers.inspect.measure.token_labels import token_labels
@@ -51,7 +51,7 @@ class LayerBuckets(NamedTuple):
     def met(self) -> Tensor:
         """How often (heads, n, n) each query meets each key, in how many rounds; a token itself does not count."""
         each = self.rules._replace(duplicates=True)
-        return without_self(torch.cat([meetings(self.head(h).hashed, each)[0] for h in range(self.hashed.buckets.shape[1])]))
+        return without_self(torch.cat([pair_counts(self.head(h).hashed, each)[0] for h in range(self.hashed.buckets.shape[1])]))
 
 
 class Figures(NamedTuple):
@@ -143,8 +143,8 @@ def _in_bucket(hashed: Hashed, rules: Rules, real: Tensor | None = None) -> tupl
     within = dropped = 0
     for head in range(hashed.buckets.shape[1]):  # one at a time: pairs need room
         one = Hashed(*(t[:, head : head + 1] for t in hashed))
-        whole = without_self(meetings(one, rules._replace(reach="bucket", across_buckets=False), real)) > 0
-        near = meetings(one, rules._replace(reach="chunk"), real) > 0
+        whole = without_self(pair_counts(one, rules._replace(reach="bucket", across_buckets=False), real)) > 0
+        near = pair_counts(one, rules._replace(reach="chunk"), real) > 0
         within += int(whole.sum())
         dropped += int((whole & ~near).sum())
     return within, dropped

@@ -112,7 +112,7 @@ def pixel_attention(
     place = torch.empty(raster.pixels, dtype=torch.int64)
     place[raster.replace(channels=1).order()] = torch.arange(raster.pixels)
     asked = int(place[pixel[0] * raster.width + pixel[1]])
-    kept = spec.comparing * spec.heads
+    kept = spec.attention_steps * spec.heads
     every = every and kept * raster.cells**2 <= WEIGHTS and kept * raster.pixels**2 <= QUERIES
     cells = cells_of(spec)
     given = cells.inputs(cells.stream(image[None]))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from formers.attention import LSH, Attention, LowRank
 from formers.attention.lsh.hashing import fixed_rotations, hashes, in_order
-from formers.attention.lsh.reference import meetings
+from formers.attention.lsh.reference import pair_counts
 from formers.core import Sizes
 from formers.core.random import generator
 from formers.patterns import Pattern
@@ -32,7 +32,7 @@ def _(attention: LSH, sizes: Sizes, pattern: Pattern, length: int, layer: int) -
     q = torch.randn(1, sizes.heads, length, sizes.head_dim, generator=generator(attention.seed, "links", layer))
     factors, rounds = attention.factors(sizes.length), attention.evaluation_rounds or attention.rounds
     directions = fixed_rotations(sizes.heads, sizes.head_dim, rounds, sum(factors) // 2, attention.seed, layer)
-    met = meetings(in_order(hashes(q, directions, factors)), attention.rules(pattern.at(layer).is_causal))
+    met = pair_counts(in_order(hashes(q, directions, factors)), attention.rules(pattern.at(layer).is_causal))
     return met[0].any(dim=0)
 
 

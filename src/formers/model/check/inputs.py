@@ -1,4 +1,4 @@
-"""What cannot work of inputs, heads, images, positions, extra vectors, encoders and memories."""
+"""Combinations of inputs, heads, images, positions, extra vectors, encoders and memories that cannot work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from formers.position.axial import near_square
 INPUTS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: s.head_dim is None and s.dim % s.heads != 0,
-        lambda s: (f"dim={s.dim} cannot be split into heads={s.heads}: choose a dim that is a multiple of it, or give head_dim yourself."),
+        lambda s: (f"dim={s.dim} cannot be split into heads={s.heads}: choose a dim that is a multiple of it, or give head_dim."),
     ),
     Refusal(
         lambda s: s.vocab is not None and s.features is not None,
@@ -30,42 +30,42 @@ INPUTS: tuple[Refusal, ...] = (
     ),
     Refusal(
         lambda s: s.input.vectors and s.features is None,
-        lambda s: f"the input {type(s.input).__name__} takes vectors, and vocab={s.vocab} counts tokens: give features, or use Tokens.",
+        lambda s: f"the input {type(s.input).__name__} takes vectors, but vocab={s.vocab} is for tokens: give features, or use Tokens.",
     ),
     Refusal(
         lambda s: isinstance(s.input, Observations) and s.features is not None and s.input.pixels > s.features,
-        lambda s: f"{s.input!r} holds more floats than features={s.features}: give features for the vector and all images.",
+        lambda s: f"{s.input!r} has more floats than features={s.features}: give features for the vector and all images.",
     ),
     Refusal(
         lambda s: not s.input.vectors and s.vocab is None,
-        lambda s: f"the input {type(s.input).__name__} takes token ids, and features={s.features} are floats: give vocab, or use Features.",
+        lambda s: f"the input {type(s.input).__name__} takes token ids, but features={s.features} are floats: give vocab, or use Features.",
     ),
     Refusal(
         lambda s: s.fact is not None and (s.head.generates or isinstance(s.head, MaskedLM)),
         lambda s: (
-            f"a {type(s.head).__name__} head tells one token a position, and with fact={s.fact} a position is a sentence of several: "
-            "use the Classify head (classes=...), or leave fact out."
+            f"a {type(s.head).__name__} head predicts one token per position, but with fact={s.fact} a position is a sentence of several: "
+            "use the Classify head (classes=...), or omit fact."
         ),
     ),
     Refusal(
         lambda s: s.encoder is not None and s.encoder.fact is not None,
         lambda s: (
-            f"fact={_facts(s)} is for models that classify stories, and an encoder-decoder reads tokens: "
-            "use a member with classes, or leave fact out."
+            f"fact={_facts(s)} is for models that classify stories, but an encoder-decoder takes tokens: "
+            "use a member with classes, or omit fact."
         ),
     ),
     Refusal(
         lambda s: isinstance(s.head, (LanguageModel, AdaptiveSoftmax)) and s.vocab is None,
-        lambda s: f"a {type(s.head).__name__} head predicts tokens, and features={s.features} has none: give vocab, Classify or Tag.",
+        lambda s: f"a {type(s.head).__name__} head predicts tokens, but features={s.features} are not tokens: give vocab, Classify or Tag.",
     ),
     Refusal(
         lambda s: isinstance(s.head, PixelCategorical) and s.vocab is None,
-        lambda s: f"a PixelCategorical head predicts vocab levels, and features={s.features} has none: give vocab, or use PixelMixture.",
+        lambda s: f"a PixelCategorical head predicts vocab levels, but features={s.features} has none: give vocab, or use PixelMixture.",
     ),
     Refusal(
         lambda s: s.head.uses_embedding and not isinstance(s.input, Tokens | Facts),
         lambda s: (
-            f"a tied {type(s.head).__name__} head shares the table of Tokens, and the input {type(s.input).__name__} has no such: "
+            f"a tied {type(s.head).__name__} head shares the table of Tokens, but the input {type(s.input).__name__} has none: "
             "use tied=False."
         ),
     ),
@@ -76,17 +76,17 @@ INPUTS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: isinstance(s.head, PixelHead) and not _shifted(s),
         lambda s: (
-            f"a {type(s.head).__name__} head predicts the cell at each position, which the input {s.input!r} would show: "
+            f"a {type(s.head).__name__} head predicts the cell at each position, which the input {s.input!r} would reveal: "
             "use ChannelValues or Pixels with shifted=True."
         ),
     ),
     Refusal(
         lambda s: isinstance(s.head, PixelMixture) and s.features != s.head.channels,
-        lambda s: f"{s.head!r} predicts pixels of other channels than features={s.features}: give as many features as channels.",
+        lambda s: f"{s.head!r} predicts pixels with another number of channels than features={s.features}: give features=channels.",
     ),
     Refusal(
         lambda s: s.image is not None and s.image.cells != s.length,
-        lambda s: f"{s.image!r} has {_cells(s)} positions, and length={s.length}: give length={_cells(s)}.",
+        lambda s: f"{s.image!r} has {_cells(s)} positions, but length={s.length}: give length={_cells(s)}.",
     ),
     Refusal(
         lambda s: s.image is not None and isinstance(s.input, ChannelValues) and s.input.channels != s.image.channels,
@@ -94,19 +94,19 @@ INPUTS: tuple[Refusal, ...] = (
     ),
     Refusal(
         lambda s: s.image is not None and any(raster != s.image for raster in _rasters(s)),
-        lambda s: f"positions or a pattern follow another order than image={s.image!r}: give all of them one order.",
+        lambda s: f"positions or a pattern follow another order than image={s.image!r}: give all of them the same order.",
     ),
     Refusal(
         lambda s: _shifted(s) and s.memory.origin > 0,
         lambda s: (
-            f"the input {type(s.input).__name__} begins at position 0, and a memory of zeros takes the first {s.memory.origin} positions: "
+            f"the input {type(s.input).__name__} begins at position 0, but a memory of zeros takes the first {s.memory.origin} positions: "
             'use Recurrence(start="empty").'
         ),
     ),
     Refusal(
         lambda s: isinstance(s.head, AdaptiveSoftmax) and s.vocab is not None and max(s.head.cutoffs, default=0) >= s.vocab,
         lambda s: (
-            f"cutoffs={list(_adaptive(s).cutoffs)} leave no words behind the last of them with vocab={s.vocab}: "
+            f"cutoffs={list(_adaptive(s).cutoffs)} leave no words after the last one with vocab={s.vocab}: "
             f"give cutoffs below {s.vocab}, or [] for one softmax over all."
         ),
     ),
@@ -120,36 +120,36 @@ INPUTS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: s.head.generates and not s.looks_back,
         lambda s: (
-            f"a language model over {not_causal(s)} would see the tokens it is to predict: use a causal pattern, or the MaskedLM head."
+            f"a language model over {not_causal(s)} would see the tokens that it predicts: use a causal pattern, or the MaskedLM head."
         ),
     ),
     Refusal(
         lambda s: isinstance(s.position, Grid) and s.position.cells not in (None, s.length),
-        lambda s: f"{_grid(s)} does not match length={s.length}: leave out length, or height.",
+        lambda s: f"{_grid(s)} does not match length={s.length}: omit length, or height.",
     ),
     Refusal(
         lambda s: isinstance(s.position, Axial) and s.position.table_length(s.length) < s.length,
         lambda s: (
             f"axial positions of shape={_axial(s).shape} are {_axial(s).table_length(s.length)}, fewer than length={s.length}: "
-            f"give shape={near_square(s.length)}, leave shape out, or use a smaller length."
+            f"give shape={near_square(s.length)}, omit shape, or use a smaller length."
         ),
     ),
     Refusal(
         lambda s: isinstance(s.position, Axial) and s.position.dims is not None and sum(s.position.dims) != s.dim,
         lambda s: (
-            f"axial positions of dims={_axial(s).dims} are {sum(_axial(s).widths(s.dim))} wide, and dim={s.dim}: "
-            f"give dims={Axial().widths(s.dim)}, or leave dims out."
+            f"axial positions of dims={_axial(s).dims} are {sum(_axial(s).widths(s.dim))} wide, but dim={s.dim}: "
+            f"give dims={Axial().widths(s.dim)}, or omit dims."
         ),
     ),
     Refusal(
         lambda s: isinstance(s.position, Axial) and s.dim < 2,
-        lambda s: f"axial positions share dim={s.dim} between a row and a column: give a dim of at least 2, or use position=learned.",
+        lambda s: f"axial positions split dim={s.dim} between a row and a column: give a dim of at least 2, or use position=learned.",
     ),
     Refusal(
         lambda s: isinstance(s.position, Coordinate) and s.position.place == "none" and s.position.offset > 0,
         lambda s: (
-            f"offset={_coordinate(s).offset} moves positions, and coordinates tell none with place=none, as they must with relative scores "
-            "and a memory: use offset=0, or position=coordinate and no memory."
+            f"offset={_coordinate(s).offset} shifts positions, but with place=none, as needed for relative scores "
+            "and a memory, coordinates have none: use offset=0, or position=coordinate and no memory."
         ),
     ),
     Refusal(
@@ -158,25 +158,25 @@ INPUTS: tuple[Refusal, ...] = (
     ),
     Refusal(
         lambda s: s.pattern.heads not in (None, s.heads),
-        lambda s: f"{type(s.pattern).__name__} is for {s.pattern.heads} heads, and heads={s.heads}: give one pattern a head.",
+        lambda s: f"{type(s.pattern).__name__} is for {s.pattern.heads} heads, but heads={s.heads}: give one pattern per head.",
     ),
     Refusal(
         lambda s: s.extra > 0 and s.looks_back,
         lambda s: (
-            f"extra={s.extra} vectors stand before the tokens to read them all, and {type(s.pattern).__name__} shows them none: "
+            f"extra={s.extra} vectors come before the tokens and attend to all of them, but {type(s.pattern).__name__} is causal: "
             "use a pattern that is not causal, or extra=0."
         ),
     ),
     Refusal(
         lambda s: any(pattern.is_causal and pattern.by_length for _, pattern in s.layers),
         lambda s: (
-            f"{name_of(p for _, p in s.layers if p.is_causal and p.by_length)} depends on where a row ends, "
-            "which a causal layer does not know while it reads: use Local, Strided or Fixed."
+            f"{name_of(p for _, p in s.layers if p.is_causal and p.by_length)} depends on the length of the row, "
+            "which is unknown while a causal model generates: use Local, Strided or Fixed."
         ),
     ),
     Refusal(
         lambda s: s.encoder is not None and s.encoder.encoder is not None,
-        lambda s: "an encoder cannot have an encoder of its own: give two stacks at the most.",
+        lambda s: "an encoder cannot have an encoder: give at most two stacks.",
     ),
     Refusal(
         lambda s: s.encoder is not None and not isinstance(s.encoder.head, NoHead),
@@ -184,7 +184,7 @@ INPUTS: tuple[Refusal, ...] = (
     ),
     Refusal(
         lambda s: s.encoder is not None and isinstance(s.head, (Classify, MaskedLM, Tag)),
-        lambda s: f"the decoder of an encoder-decoder writes tokens: give it the LanguageModel head instead of {type(s.head).__name__}.",
+        lambda s: f"the decoder of an encoder-decoder predicts tokens: give it the LanguageModel head instead of {type(s.head).__name__}.",
     ),
     Refusal(
         lambda s: (
@@ -192,22 +192,22 @@ INPUTS: tuple[Refusal, ...] = (
             or (s.encoder is not None and not isinstance(s.encoder.memory, NoMemory))
         ),
         lambda s: (
-            f"{_memory(s)} carries the past of one stream to its next segment, and this model reads whole rows or pairs: "
+            f"{_memory(s)} carries the past of a row to its next segment, but this model takes whole rows or pairs: "
             "use a causal pattern, a head that predicts every token and no encoder, or NoMemory."
         ),
     ),
     Refusal(
         lambda s: not isinstance(s.memory, NoMemory) and any(pattern.gaps for _, pattern in s.layers),
         lambda s: (
-            f"{type(s.memory).__name__} keeps the last tokens of a stream, and {name_of(p for _, p in s.layers if p.gaps)} some that are "
-            "older and not those between: use Causal, Local or Strided, or NoMemory."
+            f"{type(s.memory).__name__} keeps the last tokens, but {name_of(p for _, p in s.layers if p.gaps)} needs some that are "
+            "older, without those between: use Causal, Local or Strided, or NoMemory."
         ),
     ),
     Refusal(
         lambda s: not isinstance(s.memory, NoMemory) and s.position.absolute,
         lambda s: (
             f"{type(s.memory).__name__} carries the past beyond length={s.length}, where {type(s.position).__name__} positions were never "
-            "trained: use NoPosition with the score Relative, which knows distances only, or with recurrent layers."
+            "trained: use NoPosition with the score Relative, which depends only on distances, or with recurrent layers."
         ),
     ),
 )
@@ -220,29 +220,29 @@ def _memory(spec: Spec) -> str:
 
 
 def _facts(spec: Spec) -> int | None:
-    """The words of a fact that a spec's encoder reads."""
+    """The words per fact of a spec's encoder."""
     return None if spec.encoder is None else spec.encoder.fact
 
 
 def _shifted(spec: Spec) -> bool:
-    """Whether each position is given the cell before it."""
+    """Whether the input of each position is the cell before it."""
     return isinstance(spec.input, ChannelValues | Pixels) and spec.input.shifted
 
 
 def _cells(spec: Spec) -> int:
-    """The positions of the image of a spec that is known to have one."""
+    """The number of positions of the image of a spec that has one."""
     assert spec.image is not None
     return spec.image.cells
 
 
 def _rasters(spec: Spec) -> list[Raster]:
-    """The orders of cells that positions and the patterns of the layers follow, where they follow one."""
+    """The generation orders of positions and of the patterns of layers, if they have any."""
     found = [spec.position.raster] if isinstance(spec.position, ImagePosition) else []
     return found + [each.raster for _, pattern in spec.layers for each in _within(pattern) if isinstance(each, OrderedGrid)]
 
 
 def _within(pattern: Pattern) -> Iterator[Pattern]:
-    """A pattern and those that it is made of."""
+    """A pattern and those that it combines."""
     yield pattern
     for _, value in pattern:
         for part in value if isinstance(value, tuple) else (value,):
@@ -251,25 +251,25 @@ def _within(pattern: Pattern) -> Iterator[Pattern]:
 
 
 def _adaptive(spec: Spec) -> AdaptiveSoftmax:
-    """The head of a spec that is known to be adaptive."""
+    """The head of a spec with an adaptive softmax."""
     assert isinstance(spec.head, AdaptiveSoftmax)
     return spec.head
 
 
 def _axial(spec: Spec) -> Axial:
-    """The positions of a spec that are known to be axial."""
+    """The position of a spec with axial positions."""
     assert isinstance(spec.position, Axial)
     return spec.position
 
 
 def _coordinate(spec: Spec) -> Coordinate:
-    """The positions of a spec that are known to be coordinates."""
+    """The position of a spec with coordinates."""
     assert isinstance(spec.position, Coordinate)
     return spec.position
 
 
 def _grid(spec: Spec) -> str:
-    """The grid of a spec's positions in words."""
+    """A description of the grid of a spec's positions."""
     assert isinstance(spec.position, Grid)
     grid = spec.position
     return f"a grid of height={grid.height}, width={grid.width}, channels={grid.channels} has {grid.cells} positions, which"

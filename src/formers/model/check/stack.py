@@ -1,4 +1,4 @@
-"""What cannot work of scores, depth and residual connections."""
+"""Combinations of scores, depth and residual connections that cannot work."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ STACK: tuple[Refusal, ...] = (
     Refusal(
         lambda s: isinstance(s.score, FixedSpan) and s.memory.limit is not None and s.memory.limit < s.score.span,
         lambda s: (
-            f"span={_span(s).span} looks further back than memory={s.memory.limit} keeps: "
-            f"give a memory of at least {_span(s).span}, or a smaller span."
+            f"span={_span(s).span} is longer than memory={s.memory.limit}: give a memory of at least {_span(s).span}, or a smaller span."
         ),
     ),
     Refusal(
         lambda s: isinstance(s.score, FixedSpan) and not s.looks_back,
         lambda s: (
-            f"{type(s.score).__name__} says how far back is looked, and {not_causal(s)} looks ahead, too: use a causal pattern, or NoScore."
+            f"{type(s.score).__name__} limits how far back a query sees, but {not_causal(s)} is not causal: use Causal, or NoScore."
         ),
     ),
-    # Whatever else needs the states that reversibility frees is refused here.
+    # All parts that need the states freed by Reversible are rejected here.
     Refusal(
         lambda s: isinstance(s.residual, Reversible) and isinstance(s.depth, Adaptive),
         lambda s: (
@@ -34,56 +33,56 @@ STACK: tuple[Refusal, ...] = (
     Refusal(
         lambda s: isinstance(s.depth, Adaptive) and isinstance(s.score, Span | DynamicSpan) and s.score.penalty > 0,
         lambda s: (
-            f"spans cost span_penalty={_penalty(s):g} at every step, and how many steps Adaptive depth takes depends on who stands in the "
+            f"span_penalty={_penalty(s):g} is added at every step, but the number of steps of Adaptive depth depends on all rows of the "
             "batch: use span_penalty=0, or a fixed number of steps."
         ),
     ),
     Refusal(
         lambda s: isinstance(s.depth, Adaptive) and ponders(s),
         lambda s: (
-            "Pondering halts within every step of Adaptive depth, which halts, too, and what the former costs would depend on who stands "
-            "in the batch: use one of them, Pondering(act=none) or a fixed number of steps."
+            "Pondering halts within every step of Adaptive depth, which also halts, and its ponder cost would depend on the other rows "
+            "of the batch: use one of them, Pondering(act=none) or a fixed number of steps."
         ),
     ),
     Refusal(
         lambda s: isinstance(s.depth, Adaptive) and s.head.taps,
         lambda s: (
-            f"the losses of a {type(s.head).__name__} head need the outputs of all steps, and Adaptive depth takes as few as it can: "
+            f"the losses of a {type(s.head).__name__} head need the outputs of all steps, but Adaptive depth stops early: "
             "use intermediate=none or the LanguageModel head, or a fixed number of steps."
         ),
     ),
     Refusal(
         lambda s: isinstance(s.residual, Reversible) and s.position.every_step,
         lambda s: (
-            f"{type(s.position).__name__} positions are added at every step, which Reversible, computing states back, would have to undo: "
+            f"{type(s.position).__name__} positions are added at every step, and Reversible cannot invert that: "
             "use positions that are added once, or norm=pre."
         ),
     ),
     Refusal(
         lambda s: isinstance(s.residual, Reversible) and ponders(s),
         lambda s: (
-            "Pondering halts where a sum reaches 1, and Reversible would ask once more with states computed back, where it may not: "
+            "Pondering halts when a sum reaches 1, and with the states that Reversible recomputes it might halt at another step: "
             "use norm=bare or norm=pre with it, or act=none."
         ),
     ),
     Refusal(
         lambda s: isinstance(s.residual, Reversible) and s.head.taps,
         lambda s: (
-            f"the losses of a {type(s.head).__name__} head need the outputs of the layers in between, which Reversible frees: "
+            f"the losses of a {type(s.head).__name__} head need the outputs of intermediate layers, which Reversible frees: "
             "use intermediate=none or the LanguageModel head, or norm=pre."
         ),
     ),
     Refusal(
         lambda s: s.head.uses_embedding and s.width != s.dim,
         lambda s: (
-            f"streams that end with ends=concat are {s.width} wide, and a tied head has the embedding's dim={s.dim}: "
+            f"hidden states with ends=concat are {s.width} wide, but a tied head has the embedding's dim={s.dim}: "
             "use tied=False, or ends=mean."
         ),
     ),
     Refusal(
         lambda s: s.memory.origin > 0 and not all(isinstance(s.pattern.at(t), Causal | Local) for t in range(s.depth.steps)),
         lambda s: (
-            f"start=zeros moves every token behind {s.memory.origin} zeros, and {type(s.pattern).__name__} depends on where tokens are: "
+            f"start=zeros shifts all positions by {s.memory.origin}, but {type(s.pattern).__name__} depends on absolute positions: "
             "use Causal or Local, or start=empty."
         ),
     ),
@@ -91,12 +90,12 @@ STACK: tuple[Refusal, ...] = (
 
 
 def _span(spec: Spec) -> FixedSpan:
-    """The score of a spec that is known to have spans."""
+    """The score of a spec with spans."""
     assert isinstance(spec.score, FixedSpan)
     return spec.score
 
 
 def _penalty(spec: Spec) -> float:
-    """What a place costs the spans of a spec that is known to have such."""
+    """The penalty per position of a spec with learned spans."""
     assert isinstance(spec.score, Span | DynamicSpan)
     return spec.score.penalty
