@@ -152,7 +152,7 @@ def test_a_missed_figure_exits_1_and_an_unknown_one_is_told(tiny, monkeypatch):
     monkeypatch.setattr(attention, "LIMITS", {"local_speedup": (0.0, math.inf), "local_memory": (0.0, 12.0)})
     done = run("--rounds", "1", "--check")
     assert done.exit_code == 0
-    assert done.stderr.splitlines() == ["not evaluated: local_memory cannot be measured on this system"]
+    assert done.stderr.splitlines() == ["not checked: local_memory cannot be measured on this system"]
     assert "local speedup" in done.stdout
     monkeypatch.setattr(attention, "LIMITS", {"local_speedup": (1e9, math.inf)})
     done = run("--rounds", "1", "--check", "--json")

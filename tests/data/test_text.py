@@ -198,7 +198,7 @@ def test_bad_files_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with refused("neither a file nor a folder"):
         read_text(tmp_path / "pipe")
-    with refused("made of pairs"):
+    with refused("has pairs"):
         read_text("numbers")
     with refused("testing only", "--split test"):
         read_text("lambada")

@@ -73,7 +73,7 @@ def test_what_cannot_be_taken_apart_is_refused():
         formers.spec("rnn", vocab=11),
         UNIVERSAL.replace(feedforward=SeparableConv(hidden=8)),
     ):
-        with refused("an order that is in its weights"):
+        with refused("an order in its weights"):
             ABLATIONS["mask"](ordered)
 
 

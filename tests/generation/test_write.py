@@ -261,7 +261,7 @@ def test_bad_prompts_are_refused():
         formers.generate(model, torch.zeros(1, 3))
     with refused("(1, 0)"):
         formers.generate(model, torch.zeros(1, 0, dtype=torch.long))
-    with refused("does not write"):
+    with refused("does not generate"):
         formers.generate(formers.create("encoder", vocab=257, **SMALL), "x")
     for wrong in (3, [1, 2], [[1], "a"], None, [[0.5]]):
         with refused("give a text"):

@@ -140,7 +140,7 @@ def test_other_ways_to_read_and_other_models_are_refused() -> None:
     with refused("task:addition", "other characters"):
         task_of(task.spec, task.tokenizer, "task:addition")
     assert task_of(task.spec, task.tokenizer, "task:reverse,test_length=60").batches.exercise.test_length == 60
-    with refused("50 features", "train anew"):
+    with refused("50 features", "train a new one"):
         task_of(prepare("tagger", "task:parity", None, {}).spec, Bytes(), "task:addition")
     with refused("NoHead", "decoder"):
         task_of(task.spec.replace(head=formers.heads.NoHead()), task.tokenizer, "task:copy")

@@ -113,7 +113,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_ruins_nothing(text, tmp_pat
 def test_a_run_is_not_replaced_unless_asked_for(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
     before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
-    with refused("holds a run already", "--overwrite", "formers resume"):
+    with refused("contains a run", "--overwrite", "formers resume"):
         formers.train("decoder", text, tmp_path / "run", steps=2, **TINY)
     assert {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()} == before
     formers.train("decoder", text, tmp_path / "run", steps=2, overwrite=True, **TINY)
@@ -150,7 +150,7 @@ def test_files_that_are_no_runs_are_left_alone(text, tmp_path):
     (mine / "ckpt" / "mine.txt").write_text("dear to me")
     (mine / "notes.txt").write_text("too")
     before = everything(mine)
-    with refused("holds ckpt", "--out"):
+    with refused("contains ckpt", "--out"):
         formers.train("decoder", text, mine, steps=1, overwrite=True, **TINY)
     with refused("out is empty"):
         formers.train("decoder", text, "", steps=1, **TINY)
@@ -273,7 +273,7 @@ def test_a_run_with_auxiliary_losses_keeps_what_training_needs_and_gives_what_in
 def test_a_budget_that_is_spent_already_is_refused(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=3, **TINY)
     before = (tmp_path / "run" / "run.json").read_bytes()
-    with refused("at step 3 already", "from the beginning"):
+    with refused("at step 3 already", "from the start"):
         formers.resume(tmp_path / "run", steps=2, quiet=True)
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
@@ -321,7 +321,7 @@ def test_changed_data_are_not_judged_as_if_they_were_the_same(text, tmp_path):
 def test_changed_data_are_not_resumed_on(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
     text.write_bytes(text.read_bytes()[:-10] + b"0123456789")
-    with refused("not what they were", str(text)):
+    with refused("have changed since the run started", str(text)):
         formers.resume(tmp_path / "run", steps=2, quiet=True)
 
 
@@ -397,7 +397,7 @@ def test_a_run_can_begin_with_the_weights_of_another(text, tmp_path):
     assert second.model.spec == first.model.spec.replace(dropout=0.1)
     with refused("layers=3", "--from"):
         formers.train("decoder", text, from_run=tmp_path / "one", layers=3, **few)
-    with refused("of the member decoder", "encoder"):
+    with refused("a run of decoder", "encoder"):
         formers.train("encoder", text, from_run=tmp_path / "one", **few)
 
 

@@ -179,7 +179,7 @@ def test_a_sink_that_cannot_be_opened_is_told(folder, fake, monkeypatch):
         Log(folder, quiet=True, sinks="wandb")
     with Log(folder, Console(file=io.StringIO()), sinks="auto") as log:
         log.record(step=1, loss=2.0)
-    assert log.console.file.getvalue() == "wandb cannot be written to (no key): no figures go there\n"
+    assert log.console.file.getvalue() == "wandb cannot be written to (no key): it gets no metrics\n"
     assert curve(folder, "loss") == [(1, 2.0)]
 
 

@@ -217,7 +217,7 @@ def test_numbers_are_translated():
 def test_data_of_another_kind_are_refused(text, pairs):
     with refused("transformer is trained on pairs"):
         prepare("transformer", text, None, TINY)
-    with refused("made of pairs"):
+    with refused("has pairs"):
         prepare("decoder", "numbers", None, TINY)
     with refused("testing only"):
         prepare("decoder", "lambada", None, TINY)
@@ -239,7 +239,7 @@ def test_passages_are_for_evaluation_only(tmp_path, monkeypatch, text):
         next(iter(task.batches.eval_batches(2, "valid")))
     with refused("testing only"):
         prepare("decoder", "mine", None, TINY)
-    with refused("does not predict"):
+    with refused("does not do"):
         task_of(spec("encoder", vocab=257, **TINY), Bytes(specials=("mask",)), "mine")
 
 

@@ -53,5 +53,5 @@ def test_steps_of_training_and_steps_in_depth_are_told_apart(text: Path, tmp_pat
     assert weights(tmp_path / "two") == weights(tmp_path / "one")
     with refused("no option 'stepz'", "steps"):
         formers.train("universal-transformer", text, steps=1, member_sizes={"stepz": 3}, **TINY)
-    with refused("no table of options"):
+    with refused("not a dict of options"):
         formers.train("universal-transformer", text, steps=1, member_sizes=3, **TINY)

@@ -59,9 +59,7 @@ def words(
     if cutoffs and label_smoothing:
         raise FormersError(f"label_smoothing={label_smoothing} has no meaning with cutoffs={list(cutoffs)}: leave one of them out.")
     if division > 1 and cutoffs == ():
-        raise FormersError(
-            f"division={division} is for an adaptive softmax, and cutoffs=[] is a full one: leave one of them out."
-        )
+        raise FormersError(f"division={division} is for an adaptive softmax, and cutoffs=[] is a full one: leave one of them out.")
     if cutoffs is None:
         cutoffs = () if label_smoothing or loss_chunk else chosen_cutoffs(vocab)
     if not cutoffs:

@@ -95,7 +95,5 @@ def spread(pattern: Strided | Fixed, use: str, heads: int) -> Pattern:
     if use == "interleaved":
         return Alternate(*parts)
     if heads < len(parts):
-        raise FormersError(
-            f"use=heads needs a head for each of {len(parts)} parts, and heads={heads}: give more, or use=merged."
-        )
+        raise FormersError(f"use=heads needs a head for each of {len(parts)} parts, and heads={heads}: give more, or use=merged.")
     return PerHead(*(parts[head * len(parts) // heads] for head in range(heads)))  # E89

@@ -128,9 +128,7 @@ def stream(
 def stream_with(model: Model, prompt: str, options: Options) -> Iterator[str]:
     """The same as `stream`, with options as one value."""
     if options.beams is not None:
-        raise FormersError(
-            f"beams={options.beams} cannot be streamed: use generate, or leave out beams."
-        )
+        raise FormersError(f"beams={options.beams} cannot be streamed: use generate, or leave out beams.")
     ends = ends_of(model, options, texts=True)
     assert ends.tokenizer is not None
     if not isinstance(prompt, str):

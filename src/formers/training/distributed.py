@@ -67,9 +67,7 @@ class World:
         """The rows of a batch that this process reads, in micro-batches of nearly equal size; none is empty."""
         count = self.size * pieces
         if batch < count:
-            raise FormersError(
-                f"batch={batch} is too small for {self.size} processes of {pieces} micro-batches: use at least {count}."
-            )
+            raise FormersError(f"batch={batch} is too small for {self.size} processes of {pieces} micro-batches: use at least {count}.")
         cuts = [batch * i // count for i in range(count + 1)]
         mine = range(self.rank * pieces, (self.rank + 1) * pieces)
         return [slice(cuts[i], cuts[i + 1]) for i in mine]

@@ -112,9 +112,7 @@ def longest(spec: Spec, exercise: Strings, *parts: str) -> int:
         return max(source, answer + 1)
     if isinstance(spec.head, Classify):
         return source
-    return (
-        source + 1 + answer + (0 if spec.head.generates else 1)
-    )  # the end token is a blank; a language model does not read it
+    return source + 1 + answer + (0 if spec.head.generates else 1)  # the end token is a blank; a language model does not read it
 
 
 def _vector_spec(member: str, data: str | Path, preset: str | None, options: dict[str, Any]) -> Spec:
@@ -131,9 +129,7 @@ def _fixed(options: dict[str, Any], name: str, size: int, data: str | Path) -> N
     """Raises if a size is given that differs from that of the exercise."""
     if size == 0:
         labelled = ", ".join(PREFIX + name for name, forms in EXERCISES.items() if forms.strings.labels is not None)
-        raise FormersError(
-            f"{name}={options[name]} is for labels, and {data} has texts as answers: leave it out, or use {labelled}."
-        )
+        raise FormersError(f"{name}={options[name]} is for labels, and {data} has texts as answers: leave it out, or use {labelled}.")
     if options.get(name) not in (None, size):
         raise FormersError(f"{name}={options[name]} does not match {data}, which has {size}: leave it out.")
 

@@ -154,9 +154,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise FormersError(f"{folder} is not a run: it has no {RUN}; give a folder that `formers train` wrote.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise FormersError(
-            f"{folder / RUN} cannot be read ({str(error).splitlines()[0]}): restore a copy, or train again."
-        ) from None
+        raise FormersError(f"{folder / RUN} cannot be read ({str(error).splitlines()[0]}): restore a copy, or train again.") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         found = facts.get("format") if isinstance(facts, dict) else None
         raise FormersError(f"{folder / RUN} has the format {found!r}, not {FORMAT!r}: use the version of formers that wrote it.")

@@ -1,4 +1,4 @@
-"""Buckets, drawn: the text with the bucket of every token, and who meets whom; in the terminal, or as the paper's figure.
+"""Drawings of LSH buckets: the text with the bucket of every token, and the pairs that meet; in the terminal, or as the paper's figure.
 
 The picture has three columns (Kitaev et al., 2020, figure 2): the tokens as they stand, sorted by bucket, and cut into chunks. Each has
 its row of tokens, in the colours of their buckets, and its map of pairs.

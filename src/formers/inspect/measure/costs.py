@@ -1,7 +1,7 @@
-"""What a model costs, found by running its own code on tensors that have a shape and no numbers.
+"""The costs of a model, measured by running its code on meta tensors, which have a shape and no data.
 
-Nothing is computed and nothing allocated, so that a length of 32,768 takes as long as one of 128; and because it is the code itself that
-runs, the figures cannot drift from it. FLOPs are those of matrix products, two for each multiplication with its addition; attention is
+Nothing is computed or allocated, so a length of 32,768 takes as long as one of 128; and because the code itself
+runs, the figures match it. FLOPs are those of matrix products, two per multiply-add; attention is
 counted over every pair of the queries and keys that an executor is given. Memory is that of the tensors that live at once, in
 float32, as the CPU's kernels make them; what a kernel needs inside is not seen.
 """
@@ -63,7 +63,7 @@ class PassCost(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A forward pass in training mode, and the backward pass behind it."""
+    """A forward pass in training mode, and the backward pass after it."""
 
     forward: PassCost
     total: int
@@ -162,7 +162,7 @@ class Costs:
         return {"state": state}
 
     def _decode(self, state: State) -> tuple[PassCost | None, int | None]:
-        """One more token for each row behind a state, and the bytes of the buffers that hold what it leaves."""
+        """One more token for each row from a state, and the bytes of the new state's buffers."""
         one, _ = example(self.spec, self.batch, 1)
         if "source" in one:
             one["source"] = None  # the state has read it
@@ -207,7 +207,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _meet(self, given: Any, made: bool) -> None:
-        """Counts a tensor's storage where nobody has seen it yet: views share one, and what is given was there before."""
+        """Counts a tensor's storage once: views share one, and inputs existed before."""
         if not isinstance(given, Tensor):
             return
         storage = given.untyped_storage()

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import formers
 from formers.cli import app as command
 from formers.cli import names
-from formers.cli.verbosity import Manners
+from formers.cli.verbosity import Verbosity
 from formers.core import FormersError
 from formers.data.catalogue import OFFERED
 from formers.data.progress import silent, silently
@@ -101,9 +101,9 @@ def test_quiet_does_not_hide_errors(call, capfd):
 
 
 def test_what_quiet_silences_is_heard_again_afterwards():
-    manners = Manners()
-    manners.quiet = True
-    with manners.kept(), warnings.catch_warnings(record=True) as heard:
+    verbosity = Verbosity()
+    verbosity.quiet = True
+    with verbosity.applied(), warnings.catch_warnings(record=True) as heard:
         assert silent()
         warnings.warn("nobody hears this", stacklevel=1)
     assert not heard
@@ -159,15 +159,15 @@ def test_a_warning_of_the_library_is_one_line(call, capfd, saved):
 
 
 def test_of_several_processes_the_first_one_warns(monkeypatch):
-    assert Manners().level == logging.WARNING
+    assert Verbosity().level == logging.WARNING
     monkeypatch.setenv("RANK", "1")
-    assert Manners().level == logging.ERROR
+    assert Verbosity().level == logging.ERROR
 
 
 def test_a_warning_stands_above_a_live_bar_and_brackets_stay_brackets():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, color_system=None)
-    with Manners().kept(), Progress(console=console) as bar:
+    with Verbosity().applied(), Progress(console=console) as bar:
         bar.add_task("training")
         logging.getLogger("formers.somewhere").warning("[bold]odd[/bold] %s", "words")
     assert "formers: warning: [bold]odd[/bold] words\n" in screen.getvalue()
