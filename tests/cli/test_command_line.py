@@ -203,7 +203,7 @@ def test_a_closed_pipe_ends_without_a_word(line):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize("line", ["members", "members --json"])
-def test_a_full_disk_is_told_in_a_sentence(line):
+def test_a_full_disk_is_reported_in_a_sentence(line):
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-m", "formers", *line.split()], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 2
@@ -320,8 +320,8 @@ def test_completion_can_be_installed(tmp_path):
 
 def test_exit_codes_are_those_of_the_documents():
     table = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("##")[0]
-    told = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
-    assert told == {0, command.FAILED, command.USAGE, command.DIVERGED, command.STOPPED, 129, 143}
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    assert codes == {0, command.FAILED, command.USAGE, command.DIVERGED, command.STOPPED, 129, 143}
 
 
 @pytest.mark.parametrize(("error", "code"), [(Diverged("the loss is nan: use less."), 3), (FormersError("no: use yes."), 2)])

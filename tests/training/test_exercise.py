@@ -58,7 +58,7 @@ SWEPT = pytest.mark.parametrize(("member", "data", "kind", "options"), KINDS, id
 
 
 @SWEPT
-def test_every_kind_of_member_learns_is_judged_and_goes_on_bit_for_bit(
+def test_every_kind_of_member_learns_is_evaluated_and_goes_on_bit_for_bit(
     tmp_path: Path, member: str, data: str, kind: type, options: dict[str, Any]
 ) -> None:
     whole = formers.train(member, data, tmp_path / "whole", steps=6, sample_tokens=0, **TINY, **options, **STEPS)

@@ -87,7 +87,7 @@ def test_mistakes(folder, tmp_path):
         prepare("encoder", tmp_path / "text.txt", options={**TINY, "classes": 2, "fact": 3})
 
 
-def test_a_run_is_judged_by_task_and_answers_in_words(folder, tmp_path):
+def test_a_run_is_evaluated_by_task_and_answers_in_words(folder, tmp_path):
     run = tmp_path / "run"
     trained = formers.train("encoder", folder, run, steps=120, batch=32, learning_rate=1e-2, weight_decay=0.0, quiet=True, **TINY)
     assert trained.results["accuracy"] > 0.9

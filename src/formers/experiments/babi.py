@@ -43,7 +43,7 @@ class Questions(Experiment):
     parts: ClassVar[tuple[str, ...]] = ("test",)
     titles: ClassVar[tuple[str, ...]] = ("model", "seed", "parameters", "right", "steps", "CPU seconds")
     limits: ClassVar[dict[str, tuple[float, float]]] = {"one_fact": (0.95, 1.0), "three_facts": (0.45, 1.0), "asked_growth": (0.5, 6.0)}
-    """Means over the seeds, with halting: right answers to questions of the fewest and of the most facts, and how many more steps the latter
+    """Means over the seeds, with halting: right answers to questions of the fewest and the most facts, and how many more steps the latter
     take at the question."""
 
     def setups(self) -> dict[str, Setup]:

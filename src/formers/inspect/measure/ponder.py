@@ -19,7 +19,7 @@ from formers.data.babi import split_facts, story
 from formers.depth.halting import HALTING, REMAINDER, STEPS
 from formers.generation import tokenizer_of
 from formers.inspect.measure.attention import in_segments, target_ids
-from formers.inspect.measure.costs import counting
+from formers.inspect.measure.counting import counting
 from formers.inspect.measure.token_labels import CLOSE, OPEN, token_labels
 from formers.inspect.measure.units import in_flops
 from formers.model import Model, Seq2Seq, Spec, evaluating
