@@ -197,7 +197,7 @@ def test_with_a_seed_the_same_prompt_is_answered_anew_and_the_whole_can_be_repea
     [
         (["--temperature", "-1"], "temperature=-1.0"), (["--top-p", "0"], "top_p=0.0"), (["--top-p", "1.5"], "top_p=1.5"),
         (["--beams", "0"], "beams=0"),
-        (["--prompt", "a", "--prompts", "-"], "--prompt and --prompts"), (["--prompts", "nowhere.txt"], "nowhere.txt is no file"),
+        (["--prompt", "a", "--prompts", "-"], "--prompt and --prompts"), (["--prompts", "nowhere.txt"], "nowhere.txt is not a file"),
         (["--interactive", "--json"], "--interactive"), (["--samples", "0"], "samples=0"), (["--stop", ""], "empty stop"),
         (["--beams", "2", "--top-k", "3"], "top_k"), (["--max-new-tokens", "-3"], "max_new_tokens=-3"),
         (["--batch", "0", "--json"], "--batch"), (["ab", "--prompt", "a"], "PROMPT and --prompt"),

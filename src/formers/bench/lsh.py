@@ -143,7 +143,7 @@ def pass_of(name: str) -> Pass:
 
 
 def fresh_pass(name: str) -> Pass:
-    """The first pass in a process of its own."""
+    """The first pass in a separate process."""
     torch.set_num_threads(1)
     run = pass_of(name)
     gc.collect()

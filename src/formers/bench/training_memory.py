@@ -1,7 +1,7 @@
 """The memory of a training step against depth and against length: plain residuals, activation checkpointing, reversible layers.
 
 A plain stack keeps the activations of every layer for its backward pass; a checkpointed one each layer's input; a reversible one those of
-the layer it is at. Each step is measured in a process of its own, beyond what that holds before: the weights and the optimiser's averages.
+the layer it is at. Each step is measured in a separate process, beyond what that holds before: the weights and the optimiser's averages.
 The gradients come during the step. They are as many bytes as the weights, whatever the way, and are taken off. At the peak of a plain or a
 checkpointed step not all of them are there yet, so that what is left is, if anything, too little for these two.
 """
@@ -47,7 +47,7 @@ MIB, GB = 1 << 20, 10**9
 Row = dict[str, Any]
 
 NOTE = (
-    "The peak of a training step over one row, on one thread, each in a process of its own: beside the weights, the optimiser's averages "
+    "The peak of a training step over one row, on one thread, each in a separate process: beside the weights, the optimiser's averages "
     "and the gradients; these gradients; and the whole process with all of it."
 )
 
@@ -184,7 +184,7 @@ def caption(results: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{name}={value}" for name, value in results["options"].items())
     return (
         f"The memory of a training step of {results['member']} ({sizes}) over one row, beside weights, gradients and the optimiser's "
-        "averages; each measured in a process of its own."
+        "averages; each measured in a separate process."
     )
 
 

@@ -145,7 +145,7 @@ def _console() -> Console:
 @app.command()
 def spans(
     run: Run,
-    text: Annotated[str | None, typer.Option(help="What the model reads, where every token has spans of its own (dynamic).")] = None,
+    text: Annotated[str | None, typer.Option(help="What the model reads, where every token has its own spans (dynamic).")] = None,
     checkpoint: Checkpoint = "last",
     out: Out = None,
     json: Json = False,

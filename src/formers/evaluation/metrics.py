@@ -3,8 +3,8 @@
 bits per byte = nats / (bytes ln 2)       nats summed over the evaluated targets, bytes of their text      E21
 
 Bits per character divide by the UTF-8 characters of the same text. Perplexity is exp(nats / n), n the tokens, or the words for the
-perplexity per word. A line end counts as a word, as in the published results of Penn Treebank and WikiText, whose lines end in a token
-of their own.
+perplexity per word. A line end counts as a word, as in the published results of Penn Treebank and WikiText, whose lines end in a
+separate token.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def test_the_command_prints_drawing_figures_and_json(saved: Path, tmp_path: Path
     text.write_text(TEXT * 30)
     assert len(json.loads(call("--data", str(text), "--length", "20", "--json"))["tokens"]) == 20
     assert len(json.loads(call("--data", str(text), "--json"))["tokens"]) == 48
-    with refused("--text or --data"):
+    with refused("--text and --data"):
         call()
     with refused("empty"):
         call("--text", "")

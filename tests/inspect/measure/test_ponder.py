@@ -279,7 +279,7 @@ def test_answers_are_counted_as_the_score_of_an_exercise_counts_them() -> None:
 def test_what_cannot_be_seen_is_refused() -> None:
     plain = formers.create("decoder", vocab=256, dim=16, heads=2, layers=1)
     plain.tokenizer = Bytes()
-    with refused("decoder", "nothing ponders", "act=graves"):
+    with refused("decoder", "same number of steps for every token", "act=graves"):
         ponder_of(plain, "text")
     with refused("act-rnn reads vectors of 3 numbers", "leave the text out"):
         ponder_of(formers.create("act-rnn", features=3, classes=2), "text")

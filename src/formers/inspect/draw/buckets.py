@@ -187,7 +187,7 @@ def _said(layer: LayerBuckets, head: int) -> str:
     found = figures(layer.head(head))
     words = (
         f"{layer.length:,} tokens are in {found.used:.3g} of {layer.buckets:,} buckets in a round, {found.largest:,} in the largest. "
-        f"A query sees {found.keys:.1f} keys beside itself, {found.most_keys:,} at the most; {_percent(found.alone)} see none."
+        f"A query sees {found.keys:.1f} keys beside itself, {found.most_keys:,} at most; {_percent(found.alone)} see none."
     )
     if found.several is not None:
         words += f" {_percent(found.several)} of the pairs that meet do so in several rounds."

@@ -32,7 +32,7 @@ from formers.training.optim import optimizer
 SCORES = "scores"
 """How the name of a part ends that compares queries with keys and mixes values: what grows with the length."""
 ROWS, PAIRS = 256, 1 << 23
-"""Queries whose keys are counted to know how many pairs a pattern allows, and of how many pairs, at the most."""
+"""Queries whose keys are counted to know how many pairs a pattern allows, and of how many pairs, at most."""
 
 Layers = Mapping[str, Mapping[int, tuple[Verdict, ...]]]
 """By kind of attention and depth step: what every executor has to do with it."""
@@ -65,7 +65,7 @@ class Training(NamedTuple):
     activations: int
     """Bytes that the forward pass keeps for the backward pass."""
     peak: int
-    """Bytes that live at once, at the most, beside weights and optimiser: activations, temporaries, and gradients as they come."""
+    """Bytes that live at once, at most, beside weights and optimiser: activations, temporaries, and gradients as they come."""
 
 
 class Cost(NamedTuple):
@@ -148,7 +148,7 @@ class Costs:
         return Training(forward, counter.get_total_flops(), activations, live.peak)
 
     def _memory(self) -> dict[str, State]:
-        """The state that a training step goes on from where the memory is full; nothing where there is none."""
+        """The state with a full memory that a training step continues; empty without a memory."""
         limit = self.spec.memory.limit
         if not limit:
             return {}

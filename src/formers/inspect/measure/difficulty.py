@@ -1,6 +1,6 @@
 """Ponder times of a model on data, and their correlation with the difficulty.
 
-An item is a row, with the mean N of its tokens, or, where each token has a difficulty of its own, a token. The correlation is
+An item is a row, with the mean N of its tokens, or, where each token has its own difficulty, a token. The correlation is
 Pearson's, over items: 1 where N rises with the difficulty on a straight line, 0 where it does not depend on it.
 """
 
@@ -137,14 +137,14 @@ class Items(PonderMetrics):
         self._answers(batch, out)
         for side in self.most:
             for layer, taken in watch.notes[side + STEPS].items():
-                place, behind = (side, layer), slice(self.extra[side], None)
-                n = taken[:, behind].double().cpu()
+                place, tokens = (side, layer), slice(self.extra[side], None)
+                n = taken[:, tokens].double().cpu()
                 real = n > 0
                 self.tokens.setdefault(place, []).append(n[real])
                 rows = n.sum(dim=1) / real.sum(dim=1).clamp(min=1)
                 self.thought.setdefault(place, []).append(rows if self.by_step is None else n[real])
                 if self.every_step:
-                    self.halting.setdefault(place, []).append(all_halting(watch.notes[side + HALTING], layer)[:, behind].cpu()[real])
+                    self.halting.setdefault(place, []).append(all_halting(watch.notes[side + HALTING], layer)[:, tokens].cpu()[real])
         self.rows += size
 
     def _answers(self, batch: Mapping[str, Tensor], out: Output) -> None:

@@ -64,7 +64,7 @@ def paths(spec: Spec, length: int) -> Paths:
 
 
 def _patience(spec: Spec, length: int) -> int:
-    """After how many operations that brought nothing new nothing more is to be expected: all layers, or more where links are drawn anew."""
+    """The number of operations without a new connection after which the search ends: all layers, or more if links are random."""
     return max(spec.depth.steps, 2, length if spec.attention.draws else 0)
 
 
