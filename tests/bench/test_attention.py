@@ -68,7 +68,7 @@ def test_there_is_a_row_for_every_pattern_and_length(tiny):
     json.dumps(results)
 
 
-def test_a_check_measures_what_it_judges(tiny):
+def test_a_check_measures_what_it_evaluates(tiny):
     results = attention.check_attention(rounds=1)
     assert set(attention.LIMITS) <= set(results)
     assert {(row["pattern"], row["length"]) for row in results["rows"]} == {
@@ -147,12 +147,12 @@ def test_the_picture_marks_a_cross_over_with_its_length(tmp_path):
     assert point.get_ydata()[0] == pytest.approx(1100**2 * 1e-8)
 
 
-def test_a_missed_figure_exits_1_and_an_unknown_one_is_told(tiny, monkeypatch):
+def test_a_missed_figure_exits_1_and_an_unknown_one_is_reported(tiny, monkeypatch):
     monkeypatch.setattr(attention, "extra_memory", lambda make, name, length: None)
     monkeypatch.setattr(attention, "LIMITS", {"local_speedup": (0.0, math.inf), "local_memory": (0.0, 12.0)})
     done = run("--rounds", "1", "--check")
     assert done.exit_code == 0
-    assert done.stderr.splitlines() == ["not evaluated: local_memory cannot be measured on this system"]
+    assert done.stderr.splitlines() == ["not checked: local_memory cannot be measured on this system"]
     assert "local speedup" in done.stdout
     monkeypatch.setattr(attention, "LIMITS", {"local_speedup": (1e9, math.inf)})
     done = run("--rounds", "1", "--check", "--json")

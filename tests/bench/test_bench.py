@@ -1,4 +1,4 @@
-"""The benches run, alternate, and judge what they measured; speed itself is evaluated by `formers bench --check`, never here."""
+"""The benches run, alternate, and check their limits; speed is checked by `formers bench --check`, never here."""
 
 from __future__ import annotations
 

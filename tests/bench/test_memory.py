@@ -32,7 +32,7 @@ def test_what_was_freed_before_does_not_count():
     assert len(held) == 32 * MEGABYTE
 
 
-def test_a_process_that_is_killed_is_told_in_a_sentence():
+def test_a_process_that_is_killed_is_reported_in_a_sentence():
     with refused("killed", "memory"):
         memory.extra_memory(partial, os._exit, 1)
 

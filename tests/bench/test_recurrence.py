@@ -31,12 +31,12 @@ def test_ours_is_timed_beside_plain_scores_and_the_peer_is_named(small):
         one_sentence(facts["peer"])
 
 
-def test_what_is_not_measured_is_told_and_does_not_fail(small, monkeypatch):
+def test_what_is_not_measured_is_reported_and_does_not_fail(small, monkeypatch):
     monkeypatch.setattr(recurrence, "importable", lambda: False)
     monkeypatch.setattr(recurrence, "LIMITS", {**recurrence.LIMITS, "ours_to_plain": (0.0, 1e9)})
     done = CliRunner().invoke(app, ["recurrence", "--rounds", "1", "--check"], catch_exceptions=False)
     assert done.exit_code == 0
-    assert "not evaluated: speedup" in done.stderr
+    assert "not checked: speedup" in done.stderr
 
 
 def test_a_step_reads_a_full_memory_and_learns(small, monkeypatch):

@@ -98,7 +98,7 @@ def test_a_plain_step_is_measured() -> None:
     assert row["process_bytes"] > row["bytes"] + row["gradients_bytes"]
 
 
-def test_the_command_prints_draws_and_judges(counted: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_command_prints_draws_and_evaluates(counted: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     said = call("--depth", "2", "--depth", "8", "--length", "64")
     assert "a step" in said
     assert "layers, at length 64" in said

@@ -51,7 +51,7 @@ class Opened(NamedTuple):
         )
 
     def listed(self) -> dict[int, float]:
-        """The strongest shares that are told in numbers, by place."""
+        """The strongest shares that are shown in numbers, by place."""
         script = "[...document.querySelectorAll('#list li')].map(li => [li.querySelector('small').textContent, li.lastChild.textContent])"
         items = self.page.evaluate(script)
         return {int(place.strip(" []")): share_of(text) for place, text in items}
@@ -120,10 +120,10 @@ def test_a_token_shades_what_it_attends_to(opened: Open) -> None:
     assert_shown(page, view.chosen(0)[6])
     assert page.shades()[7:].tolist() == [0, 0]  # what comes later is exactly nothing
     script = "[...document.querySelectorAll('.token')].map(t => [t.dataset.percent, getComputedStyle(t, '::after').height])"
-    shown = [(place, float(told), height) for place, (told, height) in enumerate(page.page.evaluate(script)) if told]
+    shown = [(place, float(share), height) for place, (share, height) in enumerate(page.page.evaluate(script)) if share]
     assert {place for place, _, _ in shown} <= {*page.listed()}
     assert len(shown) >= 3
-    assert all(abs(told / 100 - view.chosen(0)[6, place].item()) < 0.001 for place, told, _ in shown)
+    assert all(abs(share / 100 - view.chosen(0)[6, place].item()) < 0.001 for place, share, _ in shown)
     assert {height for _, _, height in shown} == {shown[0][2]}  # one line, even under a narrow token
     page.page.locator(".token", has_text="␣cat").focus()
     page.press("Tab")

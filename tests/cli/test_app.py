@@ -52,7 +52,7 @@ def test_through_a_pipe_there_are_no_control_codes(run):
     assert "\r" not in done.stderr
 
 
-def test_a_run_can_be_judged_and_can_write(run):
+def test_a_run_can_be_evaluated_and_can_write(run):
     out, done = run
     evaluated = json.loads(command("eval", str(out), "--json").stdout.splitlines()[-1])
     assert evaluated["bits_per_byte"] == pytest.approx(json.loads(done.stdout.splitlines()[-1])["bits_per_byte"], abs=1e-6)

@@ -32,7 +32,7 @@ def test_all_is_well(quick):
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_an_executor_that_is_wrong_ends_in_1_and_is_told_on_stderr(quick, monkeypatch, flags):
+def test_an_executor_that_is_wrong_ends_in_1_and_is_reported_on_stderr(quick, monkeypatch, flags):
     monkeypatch.setitem(EXECUTORS, "off", Executor(lambda *request: None, lambda q, k, v, request: v + 0 * (q + k), "nothing at all"))
     result = CliRunner().invoke(app, ["doctor", *flags], catch_exceptions=False)
     assert result.exit_code == 1

@@ -52,7 +52,7 @@ def test_a_prompt_is_continued_and_a_seed_repeats_it(command, folder):
     assert out == formers.generate(formers.load(folder / "decoder"), "to be", max_new_tokens=20, seed=3) + "\n"
 
 
-def test_a_prompt_may_stand_behind_the_run(command):
+def test_a_prompt_may_stand_after_the_run(command):
     named = command("decoder", "--prompt", "to be", "--max-new-tokens", "9", "--seed", "3")
     assert command("decoder", "to be", "--max-new-tokens", "9", "--seed", "3") == named
 
@@ -187,9 +187,9 @@ def test_with_a_seed_the_same_prompt_is_answered_anew_and_the_whole_can_be_repea
     asked = b"the\n/again\nthe\n"
     first = command("decoder", "-i", "--max-new-tokens", "20", "--seed", "1", "--top-k", "9", stdin=asked)[1]
     assert first == command("decoder", "-i", "--max-new-tokens", "20", "--seed", "1", "--top-k", "9", stdin=asked)[1]
-    told, again, anew = (piece for piece in first.split("the")[1:])
-    assert told != again
-    assert told == anew
+    first_text, again, anew = (piece for piece in first.split("the")[1:])
+    assert first_text != again
+    assert first_text == anew
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_with_a_seed_the_same_prompt_is_answered_anew_and_the_whole_can_be_repea
     [
         (["--temperature", "-1"], "temperature=-1.0"), (["--top-p", "0"], "top_p=0.0"), (["--top-p", "1.5"], "top_p=1.5"),
         (["--beams", "0"], "beams=0"),
-        (["--prompt", "a", "--prompts", "-"], "--prompt and --prompts"), (["--prompts", "nowhere.txt"], "nowhere.txt is no file"),
+        (["--prompt", "a", "--prompts", "-"], "--prompt and --prompts"), (["--prompts", "nowhere.txt"], "nowhere.txt is not a file"),
         (["--interactive", "--json"], "--interactive"), (["--samples", "0"], "samples=0"), (["--stop", ""], "empty stop"),
         (["--beams", "2", "--top-k", "3"], "top_k"), (["--max-new-tokens", "-3"], "max_new_tokens=-3"),
         (["--batch", "0", "--json"], "--batch"), (["ab", "--prompt", "a"], "PROMPT and --prompt"),
@@ -211,7 +211,7 @@ def test_mistakes_are_one_sentence_and_exit_code_2(command, arguments, words):
     one_sentence(err.strip())
 
 
-def test_records_without_a_prompt_and_runs_that_are_none_are_told(command, tmp_path):
+def test_records_without_a_prompt_and_runs_that_are_none_are_reported(command, tmp_path):
     (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n{"label": 3}\n')
     code, out, err = command("decoder", "--prompts", str(tmp_path / "p.jsonl"))
     assert (code, out) == (2, "")
@@ -224,7 +224,7 @@ def test_records_without_a_prompt_and_runs_that_are_none_are_told(command, tmp_p
     one_sentence(err.strip())
 
 
-def test_a_prompt_with_characters_the_model_does_not_know_is_told(command, folder):
+def test_a_prompt_with_characters_the_model_does_not_know_is_reported(command, folder):
     model = formers.create("decoder", vocab=3, **SMALL)
     model.tokenizer = Characters(characters="abc")
     model.save_pretrained(folder / "letters")

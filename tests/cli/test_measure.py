@@ -63,7 +63,7 @@ def test_context_of_a_group_and_of_one(runs, tmp_path):
         (["losses", "decoder", "--out", "a.txt"], "a.txt"),
     ],
 )
-def test_mistakes_are_told(runs, words, says):
+def test_mistakes_are_reported(runs, words, says):
     done = run(words[0], *(runs / word if (runs / word).is_dir() else word for word in words[1:]))
     assert done.exit_code != 0
     assert says in str(done.exception)

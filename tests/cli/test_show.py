@@ -124,7 +124,7 @@ def test_the_verbs_load_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_spans_are_drawn_written_and_told(tmp_path: Path) -> None:
+def test_spans_are_drawn_written_and_reported(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     formers.create("adaptive-span", vocab=256, dim=16, heads=2, layers=2, span=100, init=0.3).save_pretrained(folder)
     result = run(show.app, "spans", str(folder))

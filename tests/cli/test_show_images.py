@@ -76,7 +76,7 @@ def test_a_resized_image_is_said(models: Path) -> None:
     assert "resized" not in command("-q", "show", "attention", str(models / "grid"), "--image", str(models / "x.png")).stderr
 
 
-def test_text_and_images_are_told_apart(models: Path) -> None:
+def test_text_and_images_are_distinguished(models: Path) -> None:
     grid, text = models / "grid", models / "text"
     with refused("exactly one of --text and --image"):
         run("attention", grid)

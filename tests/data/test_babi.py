@@ -85,7 +85,7 @@ def test_without_a_file_of_its_own_the_last_tenth_of_the_stories_is_held_out(tmp
         open_stories(write(tmp_path / "b", qa1_train=TALE))
 
 
-def test_a_file_of_ones_own_may_be_learnt_from_and_judged_by(tmp_path):
+def test_a_file_of_ones_own_may_be_trained_and_evaluated_on(tmp_path):
     write(tmp_path, qa1_train=TALE, qa2_test=TALE + CARRIED)
     given = open_stories(tmp_path / "qa1_train.txt", Reading(valid=str(tmp_path / "qa2_test.txt")))
     assert [len(given.parts[part]) for part in ("train", "valid")] == [2, 3]
@@ -170,8 +170,8 @@ def test_a_story_in_plain_words(tmp_path):
     data = open_stories(write(tmp_path / "a", qa1_train=TALE, qa1_valid=TALE))
     found = batches(data)
     (batch,) = found.eval_batches(8)
-    told = "Mary moved to the bathroom. John went to the hallway.\nDaniel went back to the hallway.\nWhere is Daniel?"
-    assert torch.equal(story(told, found.tokenizer, 7), batch["tokens"][1:2])
+    text = "Mary moved to the bathroom. John went to the hallway.\nDaniel went back to the hallway.\nWhere is Daniel?"
+    assert torch.equal(story(text, found.tokenizer, 7), batch["tokens"][1:2])
     with refused("'zebra'"):
         story("Mary moved to the zebra.", found.tokenizer, 7)
     with refused("'mary moved to the bathroom' has 5 words", "at most 3"):

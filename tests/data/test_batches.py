@@ -83,7 +83,7 @@ def test_evaluation_predicts_every_byte_but_the_first_once(length, size):
 @sweep("length", [1, 7, 16, 198, 199, 200, 500])
 @sweep("stride", [1, 3, 7, 16])
 @sweep("size", [1, 4])
-def test_with_a_stride_every_byte_is_judged_once_with_more_before_it(length, stride, size):
+def test_with_a_stride_every_byte_is_evaluated_once_with_more_before_it(length, stride, size):
     stride = min(stride, length)
     evaluated = []
     for batch in Language(BOTH, length).eval_batches(size, stride=stride):
@@ -147,7 +147,7 @@ PASSAGES = ["the cat sat on the mat", "a dog — déjà vu", "word"]
 
 
 @sweep("tokenizer", [Bytes(), train_bpe(["the cat sat on the mat " * 50], 290)])
-def test_only_the_last_word_is_judged(tokenizer):
+def test_only_the_last_word_is_evaluated(tokenizer):
     data = LastWord({"test": PASSAGES}, 100, tokenizer)
     for batch, passage in zip(data.eval_batches(1, "test"), PASSAGES, strict=True):
         targets = batch["targets"][0]

@@ -1,4 +1,4 @@
-"""The cache: made once, repaired when damaged, told about when it cannot be written."""
+"""The cache: made once, repaired when damaged, reported when it cannot be written."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def test_two_writers_at_once_leave_one_whole_file(cache):
     assert sorted(p.name for p in (cache / "things").iterdir()) == ["key", "key.json"]
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FORMERS_CACHE", str(tmp_path / "file"))
     with refused("cannot be written", "FORMERS_CACHE"):
         made("things", "key", make([]))
 
 
-def test_a_full_disk_is_told(monkeypatch, cache):
+def test_a_full_disk_is_reported(monkeypatch, cache):
     with refused("full", "FORMERS_CACHE"), written(cache / "things" / "key"):
         raise OSError(28, "No space left on device")
     assert list((cache / "things").iterdir()) == []

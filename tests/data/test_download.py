@@ -86,7 +86,7 @@ def test_a_second_address_is_tried(server):
 
 
 @pytest.mark.parametrize("where", ["file", "archive"])
-def test_a_wrong_sum_is_told_and_nothing_is_kept(server, cache, where):
+def test_a_wrong_sum_is_reported_and_nothing_is_kept(server, cache, where):
     answers, _, address = server
     answers["it"] = CONTENT[:-1] + b"!" if where == "file" else CONTENT
     package = Package({"it": PIN}, (f"{address}/it",), sum=PIN if where == "file" else "sha256:" + "0" * 64)
@@ -98,7 +98,7 @@ def test_a_wrong_sum_is_told_and_nothing_is_kept(server, cache, where):
 
 
 @pytest.mark.parametrize("name", ["broken", "missing"])
-def test_a_connection_that_breaks_is_told_and_nothing_is_kept(server, cache, name):
+def test_a_connection_that_breaks_is_reported_and_nothing_is_kept(server, cache, name):
     answers, _, address = server
     answers["broken"] = CONTENT
     with refused("mine cannot be downloaded", name, "FORMERS_DATA", "mine/it.gz"):
@@ -106,12 +106,12 @@ def test_a_connection_that_breaks_is_told_and_nothing_is_kept(server, cache, nam
     assert [p for p in cache.rglob("*") if p.is_file()] == []
 
 
-def test_without_a_network_the_fix_is_told():
+def test_without_a_network_the_fix_is_reported():
     with refused("mine cannot be downloaded", "127.0.0.1:9", "FORMERS_DATA"):
         fetch("mine", Package({"it": PIN}, ("http://127.0.0.1:9/it",)))
 
 
-def test_what_is_no_archive_is_told(server):
+def test_what_is_no_archive_is_reported(server):
     answers, _, address = server
     answers["it"] = zipped(other=CONTENT)
     with refused("has no it"):
@@ -153,7 +153,7 @@ def test_the_given_folder_is_looked_in_first_and_never_written(server, tmp_path,
     assert asked == []
 
 
-def test_a_given_folder_that_is_none_is_told(monkeypatch, tmp_path):
+def test_a_given_folder_that_is_none_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("FORMERS_DATA", str(tmp_path / "gone"))
     with refused("FORMERS_DATA", "not a folder"):
         fetch("mine", Package({"it": PIN}, ()))

@@ -43,8 +43,8 @@ def verb(source: str) -> str:
 
 
 def looked_up(source: str) -> str:
-    told, asked = source.split("?")
-    return dict(zip(told[::2], told[1::2], strict=True))[asked]
+    predicted, asked = source.split("?")
+    return dict(zip(predicted[::2], predicted[1::2], strict=True))[asked]
 
 
 ANSWERS = {
@@ -151,8 +151,8 @@ def test_neither_the_last_noun_nor_most_nouns_tell_the_verb() -> None:
         wrong = 0
         for source, answer in rows:
             nouns = [word for word in source.split() if word.rstrip("s") in NOUNS]
-            told = guess(nouns)
-            wrong += (told.endswith("s") if isinstance(told, str) else told) != (answer == "are")
+            predicted = guess(nouns)
+            wrong += (predicted.endswith("s") if isinstance(predicted, str) else predicted) != (answer == "are")
         assert abs(wrong / len(rows) - wanted) < 0.04
 
 
@@ -335,7 +335,7 @@ def test_rows_do_not_depend_on_what_torch_calls_a_float(exercise: Vectors) -> No
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, wanted, strict=True))
 
 
-def test_the_sizes_that_are_too_few_to_be_parted_are_named() -> None:
+def test_the_sizes_that_are_too_few_to_be_split_are_named() -> None:
     assert "rows of bits 1 to 3, 8 are too few" in open_vectors("task:parity,size=8").about
 
 

@@ -47,7 +47,7 @@ def test_labels_may_be_numbers_and_fields_have_names(tmp_path):
     assert open_labelled(path, Reading(field="body")).labels == ("0", "1")
 
 
-def test_a_class_that_would_be_held_out_altogether_is_learnt(tmp_path):
+def test_a_class_that_would_be_held_out_altogether_is_learned(tmp_path):
     held = next(f"rare {i}" for i in range(1000) if held_out(f"rare {i}"))
     found = open_labelled(write(tmp_path / "a.tsv", [*ROWS, (held, "rare"), (held, "bad")]))
     assert (held, "rare") in found.parts["train"]

@@ -25,7 +25,7 @@ def test_rows_go_on_where_they_ended_unless_they_are_fresh(size, length):
         before = batch
 
 
-def test_an_epoch_judges_no_token_twice_and_nearly_all_once():
+def test_an_epoch_evaluates_no_token_twice_and_nearly_all_once():
     data = Streams({"train": STREAM}, 16)
     seen = torch.cat([data.train_batch(4, 0, step)["targets"].flatten() for step in range(999 // 4 // 16)])
     assert len(seen.unique()) == len(seen) == 4 * 15 * 16
@@ -48,7 +48,7 @@ def test_a_short_text_makes_short_segments(count, size):
 @sweep("count", [2, 3, 17, 100, 129, 1000])
 @sweep("size", [1, 3, 8])
 @sweep("length", [1, 16, 64])
-def test_evaluation_judges_every_token_but_the_first_once_in_lanes_that_continue(count, size, length):
+def test_every_token_but_the_first_is_evaluated_once_in_lanes_that_continue(count, size, length):
     batches = list(Streams({"valid": torch.arange(count)}, length).eval_batches(size))
     rows = min(size, count - 1)
     lanes = [[] for _ in range(rows)]

@@ -1,4 +1,4 @@
-"""Tasks that are drawn: rows as they are defined, targets where they can be told, and the same again by the same keys."""
+"""Tasks that are drawn: rows as they are defined, targets where they can be predicted, and the same again by the same keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_rows_are_a_function_of_seed_step_and_part():
         assert not drawn().equal(other)
 
 
-def test_what_is_told_right_is_counted_among_targets_alone():
+def test_token_accuracy_counts_targets_only():
     targets = torch.tensor([[IGNORED, 1, 2, 0]])
     logits = torch.nn.functional.one_hot(torch.tensor([[2, 1, 2, 1]]), 3).float()
     assert token_accuracy(logits, targets) == 2 / 3

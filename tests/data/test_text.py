@@ -27,7 +27,7 @@ def folder(tmp_path, **files):
     return tmp_path / "texts"
 
 
-def test_a_file_is_parted_into_its_beginning_and_its_last_twentieth(tmp_path):
+def test_a_file_is_split_into_its_beginning_and_its_last_twentieth(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(bytes(range(200)))
     text = read_text(path)
@@ -162,12 +162,12 @@ def test_bad_records_are_refused(tmp_path):
 
 def test_given_held_out_data_leave_all_the_rest_for_training(tmp_path):
     path, held = tmp_path / "text.txt", tmp_path / "held.txt"
-    path.write_bytes(b"learn from this")
-    held.write_bytes(b"judge by this")
-    assert parts(path, Reading(valid=str(held))) == {"train": b"learn from this", "valid": b"judge by this"}
+    path.write_bytes(b"training text")
+    held.write_bytes(b"held-out text")
+    assert parts(path, Reading(valid=str(held))) == {"train": b"training text", "valid": b"held-out text"}
     assert "held.txt" in open_text(path, Reading(valid=str(held))).about
     root = folder(tmp_path, train_txt=b"one", valid_txt=b"two", test_txt=b"three", other=b"four")
-    assert parts(root, Reading(valid=str(held))) == {"train": b"four\none\ntwo", "valid": b"judge by this", "test": b"three"}
+    assert parts(root, Reading(valid=str(held))) == {"train": b"four\none\ntwo", "valid": b"held-out text", "test": b"three"}
     with refused("gone.txt does not exist"):
         open_text(path, Reading(valid="gone.txt"))
 
@@ -198,7 +198,7 @@ def test_bad_files_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with refused("neither a file nor a folder"):
         read_text(tmp_path / "pipe")
-    with refused("made of pairs"):
+    with refused("has pairs"):
         read_text("numbers")
     with refused("testing only", "--split test"):
         read_text("lambada")
@@ -241,7 +241,7 @@ def test_bytes_that_are_no_text_are_refused_with_their_place_or_replaced_or_skip
     assert parts(path, Reading(valid=str(path)))["train"] == path.read_bytes()
 
 
-def test_a_character_cut_off_at_the_end_is_told(tmp_path):
+def test_a_character_cut_off_at_the_end_is_reported(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(b"abcdef\xc3")
     with refused("not UTF-8 at byte 6"):
@@ -263,7 +263,7 @@ def test_wide_encodings_are_named(tmp_path, encoding, name):
     assert sum(map(len, parts(path).values())) == path.stat().st_size
 
 
-def test_the_standard_library_is_parted_by_file_the_same_way_every_time():
+def test_the_standard_library_is_split_by_file_the_same_way_every_time():
     first, second = parts("stdlib"), parts("stdlib")
     assert first == second
     train, valid = first["train"], first["valid"]

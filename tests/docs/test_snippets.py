@@ -123,11 +123,11 @@ def test_a_wrong_snippet_fails_at_its_line_and_the_others_still_run(
     pages[3].write_text("<!-- run -->\n```console\n$ formers no-such-verb\n```\n")
     monkeypatch.chdir(tmp_path)
     assert run_documents(pages) == 3
-    told = capsys.readouterr().err
-    assert 'wrong.md", line 5' in told
-    assert "right.md" not in told
-    assert "formers 99" in told
-    assert "no-such-verb ended in 2" in told
+    output = capsys.readouterr().err
+    assert 'wrong.md", line 5' in output
+    assert "right.md" not in output
+    assert "formers 99" in output
+    assert "no-such-verb ended in 2" in output
 
 
 @sweep("path", GUIDES)

@@ -1,4 +1,4 @@
-"""Judging: every figure is what counting by hand gives, whatever the tokenisation, the batches and the processes."""
+"""Evaluation: every metric is what counting by hand gives, whatever the tokenisation, the batches and the processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import formers
 from formers.core import IGNORED
 from formers.data import Bytes, Language, LastWord, Streams
 from formers.evaluation.evaluate import Stopped, evaluate, evaluate_all
-from formers.evaluation.metrics import WordCounter, live_metrics, perplexity
+from formers.evaluation.metrics import live_metrics, perplexity
 from formers.evaluation.protocol import Protocol
+from formers.evaluation.word_counter import WordCounter
 from formers.heads.base import cross_entropy
 from formers.model.model import Output
 from helpers import refused
@@ -140,7 +141,7 @@ def test_pieces_that_cut_words_and_characters_count_as_the_whole_does():
 
 
 @pytest.mark.parametrize("first", [1, 8, 37])
-def test_the_first_tokens_are_judged_whatever_the_batch(model, first):
+def test_the_first_tokens_are_evaluated_whatever_the_batch(model, first):
     found = [evaluate(model, windows(TEXT, 8), BYTES, size, first=first) for size in (1, 4)]
     assert found[0]["targets"] == found[1]["targets"] == first
     assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-6)
@@ -153,7 +154,7 @@ def test_a_limit_counts_batches(model):
     assert evaluate(model, windows(TEXT, 8), BYTES, size=2, limit=3)["targets"] == 48
 
 
-def test_windows_that_overlap_judge_each_token_once_and_with_more_before_it(model):
+def test_windows_that_overlap_evaluate_each_token_once_and_with_more_before_it(model):
     length, stride = 8, 3
     found = evaluate(model, windows(TEXT, length), BYTES, size=4, stride=stride)
     nats = 0.0
@@ -228,12 +229,12 @@ def test_a_stop_is_heard_between_batches(model):
 
 
 def test_progress_ends_at_its_total(model):
-    told = []
-    evaluate(model, windows(TEXT, 8), BYTES, size=4, progress=lambda *state: told.append(state))
-    assert told[0] == (32, len(TEXT) - 1)
-    assert told[-1] == (len(TEXT) - 1, len(TEXT) - 1)
-    evaluate(model, windows(TEXT, 8), BYTES, size=1, limit=2, progress=lambda *state: told.append(state))
-    assert told[-1] == (16, 16)
+    calls = []
+    evaluate(model, windows(TEXT, 8), BYTES, size=4, progress=lambda *state: calls.append(state))
+    assert calls[0] == (32, len(TEXT) - 1)
+    assert calls[-1] == (len(TEXT) - 1, len(TEXT) - 1)
+    evaluate(model, windows(TEXT, 8), BYTES, size=1, limit=2, progress=lambda *state: calls.append(state))
+    assert calls[-1] == (16, 16)
 
 
 def test_hidden_tokens_are_guessed_by_the_likeliest():
@@ -250,7 +251,7 @@ def test_hidden_tokens_are_guessed_by_the_likeliest():
     assert "4 hidden" in found["protocol"]
 
 
-def test_a_classifier_is_judged_by_its_hits():
+def test_a_classifier_is_evaluated_by_its_hits():
     model = formers.create("encoder", vocab=11, classes=3, length=8, **SIZES)
     tokens = torch.randint(11, (6, 5))
     with torch.no_grad():
@@ -307,7 +308,7 @@ class GivenPairs(Given):
         super().__init__(rows, pairs)
 
 
-def test_pairs_are_judged_by_what_is_written(monkeypatch):
+def test_pairs_are_evaluated_by_what_is_written(monkeypatch):
     import sacrebleu
 
     model, tokenizer, asked = pairs_model(monkeypatch, [*WRITTEN])
@@ -333,7 +334,7 @@ def test_only_some_matches_are_written_and_bleu_may_be_missing(monkeypatch):
     assert "; 1 of 3 pairs written greedily" in found["protocol"]
 
 
-def test_a_real_transformer_writes_and_is_judged():
+def test_a_real_transformer_writes_and_is_evaluated():
     tokenizer = Bytes(specials=("begin", "end"))
     model = formers.create("transformer", vocab=tokenizer.vocab, **SIZES)
     model.tokenizer = tokenizer
@@ -342,7 +343,7 @@ def test_a_real_transformer_writes_and_is_judged():
     assert math.isfinite(found["bleu"])
 
 
-def test_losses_beyond_all_bounds_are_told_and_crash_nothing():
+def test_losses_beyond_all_bounds_are_reported_and_crash_nothing():
     sure = Known([1.0, 1e-300])
     found = evaluate(sure, windows([0, 1, 1], 8), Pieces([b"a", b"b"]))
     assert found["perplexity"] == pytest.approx(1e300, rel=1e-6)

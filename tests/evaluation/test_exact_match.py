@@ -18,11 +18,11 @@ from helpers import sweep
 TINY = dict(dim=16, heads=2, layers=1, hidden=16, length=32, dropout=0.0)
 
 
-def evaluated(told: Tensor, targets: Tensor, end: int | None = None) -> ExactMatchMetrics:
+def evaluated(predicted: Tensor, targets: Tensor, end: int | None = None) -> ExactMatchMetrics:
     """The score of a model that tells these classes."""
     model = formers.create("decoder", vocab=5, **TINY)
     metrics = ExactMatchMetrics(model, end)
-    logits = torch.nn.functional.one_hot(told, 5).float()
+    logits = torch.nn.functional.one_hot(predicted, 5).float()
     metrics.update(targets, Output(logits, None, {"cross_entropy": torch.tensor(1.0)}, None, None))
     return metrics
 
@@ -30,8 +30,8 @@ def evaluated(told: Tensor, targets: Tensor, end: int | None = None) -> ExactMat
 def test_symbols_and_rows() -> None:
     no = IGNORED
     targets = torch.tensor([[no, 1, 2, 4], [no, 3, 4, no], [no, no, no, no], [no, 0, no, no]])
-    told = torch.tensor([[1, 1, 2, 3], [0, 3, 4, 0], [1, 1, 1, 1], [0, 0, 3, 3]])
-    metrics = evaluated(told, targets)
+    predicted = torch.tensor([[1, 1, 2, 3], [0, 3, 4, 0], [1, 1, 1, 1], [0, 0, 3, 3]])
+    metrics = evaluated(predicted, targets)
     figures = metrics.results()
     assert figures["accuracy"] == 5 / 6
     assert figures["exact"] == 2 / 3  # the row that asks for nothing is none
@@ -42,8 +42,8 @@ def test_symbols_and_rows() -> None:
 def test_an_end_is_no_symbol_but_a_row_must_end() -> None:
     no, end = IGNORED, 4
     targets = torch.tensor([[no, 1, 2, end], [no, 3, end, no], [2, 1, 0, end]])
-    told = torch.tensor([[1, 1, 2, 3], [0, 3, end, 0], [2, 1, 1, end]])
-    metrics = evaluated(told, targets, end)
+    predicted = torch.tensor([[1, 1, 2, 3], [0, 3, end, 0], [2, 1, 1, end]])
+    metrics = evaluated(predicted, targets, end)
     assert metrics.extra_results() == {"accuracy": 5 / 6, "exact": 1 / 3}
     assert metrics.results()["targets"] == 9
 
@@ -51,8 +51,8 @@ def test_an_end_is_no_symbol_but_a_row_must_end() -> None:
 def test_a_step_is_right_when_all_its_places_are() -> None:
     no = [IGNORED] * 2
     targets = torch.tensor([[no, [1, 2], [3, 4]], [no, [0, 0], no]])
-    told = torch.tensor([[[0, 0], [1, 2], [3, 0]], [[0, 0], [0, 0], [1, 1]]])
-    metrics = evaluated(told, targets)
+    predicted = torch.tensor([[[0, 0], [1, 2], [3, 0]], [[0, 0], [0, 0], [1, 1]]])
+    metrics = evaluated(predicted, targets)
     assert metrics.sums["symbols"] == 3
     assert metrics.extra_results() == {"accuracy": 2 / 3, "exact": 1 / 2}
     assert metrics.sums["targets"] == 6
@@ -96,7 +96,7 @@ def test_exact_is_what_the_model_writes() -> None:
     assert evaluate(model, task.batches, task.tokenizer)["exact"] == right / 40
 
 
-def test_vectors_are_judged_by_steps() -> None:
+def test_vectors_are_evaluated_by_steps() -> None:
     spec = formers.spec("encoder", features=50, classes=2, **TINY).replace(head=Tag(classes=11, places=6))
     task = task_of(spec, None, "task:addition,rows=20")
     model = formers.build(spec).eval()

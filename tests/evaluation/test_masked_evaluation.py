@@ -25,7 +25,7 @@ def flat(batches):
     return [torch.cat([batch[name].flatten() for batch in found]) for name in ("tokens", "targets")]
 
 
-def test_every_batch_size_hides_the_same_tokens_behind_the_same_ones():
+def test_every_batch_size_masks_the_same_tokens_in_the_same_way():
     shown, targets = flat(masked().eval_batches(SIZES[0]))
     for size in SIZES[1:]:
         tokens, others = flat(masked().eval_batches(size))

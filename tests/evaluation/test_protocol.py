@@ -98,7 +98,7 @@ def test_the_same_length_is_a_band_whatever_the_segment(xl, segment, length):
     assert f"(memory {length}, same length)" in found["protocol"]
 
 
-def test_a_model_of_the_same_length_can_be_judged_without_it():
+def test_a_model_of_the_same_length_can_be_evaluated_without_it():
     torch.manual_seed(0)
     model = formers.create("transformer-xl", memory=4, same_length=True, **SIZES).double().eval()
     assert evaluated(model)["loss"] == pytest.approx(long_pass(model, Local(window=4)), abs=1e-10)
@@ -198,7 +198,7 @@ def runs(tmp_path_factory):
     return folder
 
 
-def test_a_run_keeps_its_protocol_and_is_judged_by_it(runs):
+def test_a_run_keeps_its_protocol_and_is_evaluated_by_it(runs):
     facts = json.loads((runs / "base" / "run.json").read_text())
     assert facts["protocol"] == {
         "kind": "memory", "attention_length": 2100, "segment": 80, "clamp": 820, "same_length": True, "stride": None,

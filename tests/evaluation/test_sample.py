@@ -92,7 +92,7 @@ def test_with_a_memory_the_sample_is_what_a_full_pass_computes_once_it_is_warm(m
     tolerance = 1e-10 if member == "transformer-xl" else 1e-6
     assert found["loss"] == pytest.approx(float(full[places - 1].mean()), abs=tolerance)
     assert found["targets"] == len(places)
-    assert f"stretches of {2 * reach} behind {reach} that fill the memory" in found["protocol"]
+    assert f"stretches of {2 * reach} after {reach} that fill the memory" in found["protocol"]
     nats = torch.cat([each[targets != IGNORED] for each, targets, _ in nats_of(model, data, size, size * sample)])
     assert (nats - full[places - 1]).abs().max() < tolerance
 

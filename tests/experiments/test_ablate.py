@@ -66,7 +66,7 @@ def test_costs_are_what_is_lost_and_a_spread_needs_two_seeds():
     assert [line[4:6] for line in alone] == [["", ""], ["", "+1.000"]]
 
 
-def test_who_learnt_without_a_mask_is_judged_with_it(text, monkeypatch):
+def test_a_model_trained_without_a_mask_is_evaluated_with_it(text, monkeypatch):
     from formers.experiments import ablate as bench
 
     evaluated = []
@@ -90,7 +90,7 @@ def test_what_diverges_is_a_result(text):
     assert panels(found)[0].bars[1].values == []
 
 
-def test_what_a_member_lacks_is_told_or_refused(text):
+def test_what_a_member_lacks_is_reported_or_refused(text):
     said: list[str] = []
     found = ablate("transformer-xl", text, steps=1, seeds=1, options={**TINY, "memory": 8}, say=said.append)
     assert {row["without"] for row in found["rows"]} == {WHOLE, "feed-forward", "residual", "norm", "scaling", "heads"}

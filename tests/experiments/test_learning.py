@@ -113,7 +113,7 @@ def test_seeds_have_weights_and_batches_of_their_own() -> None:
     assert not batches.train_batch(8, 0, 0)["tokens"].equal(batches.train_batch(8, 1, 0)["tokens"])
 
 
-def test_stories_are_judged_by_their_supporting_facts(tales: Path) -> None:
+def test_stories_are_evaluated_by_their_supporting_facts(tales: Path) -> None:
     what = Questions(steps=2, batch=4, data=str(tales), dim=16, heads=2, most=3, length=5, offset=2)
     results = what.run(1)
     assert list(results["lines"][0]["test"]["by"]) == [1, 2]
@@ -185,7 +185,7 @@ def test_the_command_writes_page_and_picture_and_holds_the_limits(tmp_path: Path
     page, picture = tmp_path / "page.md", tmp_path / "pictures" / "a.png"
     words = ["bench", "bottleneck", "--steps", "2", "--length", "5", "--seeds", "1", "--check", "--page", str(page), "--out", str(picture)]
     done = CliRunner().invoke(app, words)
-    assert "there is no folder" in str(done.exception)  # told before anything is learned
+    assert "there is no folder" in str(done.exception)  # raised before training
     assert not page.exists()
     picture.parent.mkdir()
     done = CliRunner().invoke(app, words)

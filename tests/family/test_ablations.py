@@ -73,11 +73,11 @@ def test_what_cannot_be_taken_apart_is_refused():
         formers.spec("rnn", vocab=11),
         UNIVERSAL.replace(feedforward=SeparableConv(hidden=8)),
     ):
-        with refused("an order that is in its weights"):
+        with refused("an order in its weights"):
             ABLATIONS["mask"](ordered)
 
 
-def test_who_is_told_the_step_is_told_it_without_positions_too():
+def test_the_step_is_encoded_without_positions_too():
     spec = ABLATIONS["positions"](UNIVERSAL.replace(position=Coordinate(step="learned", offset=3)))
     assert spec.position == Coordinate(place="none", step="learned")
     with refused("no positional encoding"):
@@ -90,7 +90,7 @@ def test_one_head_has_as_many_parameters():
     assert counts[0] == counts[1]
 
 
-def test_without_the_mask_a_token_sees_the_next_and_is_judged_without_it():
+def test_without_the_mask_a_token_sees_the_next_and_is_evaluated_without_it():
     torch.manual_seed(0)
     model = build(ABLATIONS["mask"](WHOLE)).double().eval()
     honest = respecified(model, WHOLE).eval()

@@ -35,7 +35,7 @@ def test_without_alignment_the_source_is_known_by_its_last_states_alone() -> Non
 
 
 @torch.no_grad()
-def test_every_row_that_a_state_is_selected_for_is_judged_as_a_whole_row_is() -> None:
+def test_every_row_that_a_state_is_selected_for_is_evaluated_as_a_whole_row_is() -> None:
     """As a beam search does: the source goes with the state."""
     model = formers.create("seq2seq", vocab=5, dim=16, alignment="dot").double().eval()
     source = torch.randint(5, (2, 6))

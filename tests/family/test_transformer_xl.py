@@ -259,7 +259,7 @@ def test_a_projected_table_is_made_anew_when_its_weight_changes():
     close(second, model(x).logits.detach())  # where gradients are wanted nothing is kept
 
 
-def test_a_table_does_not_outlive_weights_that_are_written_behind_its_back():
+def test_a_table_does_not_outlive_weights_that_are_written_after_its_back():
     model, x = model_of(memory=6), torch.randint(11, (1, 20))
     with torch.no_grad():
         model.eval()(x)

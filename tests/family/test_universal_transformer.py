@@ -78,7 +78,7 @@ def test_fixed_steps_are_a_stack_of_tied_layers_that_is_fed_the_signal(transitio
         close(slope, torch.stack(same).sum(dim=0))
 
 
-def test_one_step_is_one_layer_that_is_told_the_time() -> None:
+def test_one_step_is_one_layer_with_the_step_signal() -> None:
     model = unlike(formers.create("universal-transformer", **{**TINY, "steps": 1}))
     x = torch.randint(11, (2, 5))
     close(model(x).logits, naive(model, x))
@@ -162,18 +162,18 @@ def test_what_cannot_work_is_refused(options: dict[str, object], words: list[str
 
 
 @sweep("kind", [{}, {"causal": False}, {"decoder_steps": 2}])
-def test_relative_positions_are_told_by_scores_and_the_step_by_coordinates(kind: dict[str, object]) -> None:
+def test_relative_positions_are_in_scores_and_the_step_in_coordinates(kind: dict[str, object]) -> None:
     spec = formers.spec("universal-transformer", **TINY, position="relative", clamp=5, step_signal="learned", **kind)
     for stack in (spec, spec.encoder) if spec.encoder is not None else (spec,):
         assert (stack.score, stack.position) == (Relative(clamp=5), Coordinate(place="none", step="learned"))
         assert stack.memory == NoMemory()
 
 
-def test_without_positions_it_is_told_nothing() -> None:
+def test_without_positions_nothing_is_added() -> None:
     assert formers.spec("universal-transformer", **TINY, position="none").position == NoPosition()
 
 
-def test_what_halting_costs_is_told_for_all_steps() -> None:
+def test_what_halting_costs_is_reported_for_all_steps() -> None:
     """On fake tensors, which cannot say who has halted."""
     options = {name: value for name, value in TINY.items() if name != "vocab"}
     words = ("none", "graves", "t2t")

@@ -55,7 +55,7 @@ def register() -> None:
 
 
 def train(data: Path, out: Path, hurt: dict[str, Any] | None = None, **options: Any) -> None:
-    """Trains, or goes on with what is there, and hurts itself on the way as it is told."""
+    """Trains, or goes on with what is there, and hurts itself on the way as instructed."""
     torch.set_num_threads(1)
     os.environ["FORMERS_CACHE"] = str(data.parent / "cache")
     register()

@@ -34,9 +34,9 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 def noticed(run: Path, damaged: Path) -> bool:
     """Whether the newest checkpoint is passed over, by name, for the one before it."""
-    told: list[str] = []
-    found = newest(run, told.append)
-    return found == checkpoints(run)[1] and len(told) == 1 and str(damaged) in told[0]
+    messages: list[str] = []
+    found = newest(run, messages.append)
+    return found == checkpoints(run)[1] and len(messages) == 1 and str(damaged) in messages[0]
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def test_a_missing_file_is_noticed(run: Path, name: str) -> None:
     assert noticed(run, last)
 
 
-def test_a_damaged_last_checkpoint_costs_only_the_steps_behind_the_one_before(run: Path) -> None:
+def test_a_damaged_last_checkpoint_costs_only_the_steps_after_the_one_before(run: Path) -> None:
     before = outcome(run)
     last = checkpoints(run)[0]
     weights = bytearray((last / "model.safetensors").read_bytes())

@@ -112,7 +112,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     assert all(fault(folder) is None for folder in checkpoints(run))
 
 
-def test_a_full_disk_is_told_and_the_old_checkpoint_stands(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_a_full_disk_is_reported_and_the_old_checkpoint_stands(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     data, run = scenes.text(tmp_path), tmp_path / "run"
     hurt = {"file_bytes": 5000, "after": run / CHECKPOINTS / "step-00000004"}
     assert scenes.finished(data, run, hurt) == 2
@@ -149,7 +149,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
     assert "loads" in done.stdout
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_before_the_first_step(tmp_path: Path) -> None:
     data = scenes.text(tmp_path)
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file" / "run", Path("/proc/formers/run")):

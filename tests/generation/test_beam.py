@@ -184,7 +184,7 @@ def test_the_search_ends_when_nothing_can_be_better():
     assert len(read) < 10
 
 
-def test_nothing_to_write_gives_the_prompt_and_bad_logits_are_told():
+def test_nothing_to_write_gives_the_prompt_and_bad_logits_are_reported():
     model = writer("decoder", 0)
     assert formers.generate(model, [[0, 1]], max_new_tokens=0, beams=4) == [[0, 1]]
     with torch.no_grad():

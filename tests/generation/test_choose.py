@@ -79,7 +79,7 @@ def test_rows_draw_from_numbers_of_their_own():
 
 
 @sweep("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers_are_told(temperature):
+def test_logits_that_are_no_numbers_are_reported(temperature):
     with refused("not finite"):
         choose(torch.tensor([[0.0, float("nan")]]), Options(temperature=temperature), [uniforms(0)])
 

@@ -81,7 +81,7 @@ def test_tokens_that_hold_parts_of_characters():
     assert "".join(formers.stream(model, "!", max_new_tokens=len(ids))) == "日本語 日"
 
 
-def test_mistakes_are_told_before_the_first_piece():
+def test_mistakes_are_reported_before_the_first_piece():
     with pytest.raises(formers.FormersError):
         formers.stream(reciting("a"), "x", top_p=0.0)
     with pytest.raises(formers.FormersError):

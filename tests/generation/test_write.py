@@ -53,7 +53,7 @@ def test_every_module_is_left_in_the_mode_it_was_in():
     assert not model.stack.final.training
 
 
-def test_what_was_written_can_be_learnt_from():
+def test_what_was_written_can_be_trained_on():
     model = formers.create("decoder", vocab=VOCAB, **SMALL)
     ids = formers.generate(model, torch.zeros(1, 3, dtype=torch.long), max_new_tokens=5)
     model(ids[:, :-1], targets=ids[:, 1:]).loss.backward()
@@ -167,7 +167,7 @@ def test_the_repetition_penalty_counts_the_prompt_and_what_was_written_but_no_so
     assert plain != written
 
 
-def test_an_empty_text_begins_behind_the_begin_token_or_a_line_break():
+def test_an_empty_text_begins_after_the_begin_token_or_a_line_break():
     model = moved(formers.create("decoder", vocab=8, **SMALL))
     options = {"max_new_tokens": 9, "temperature": 0, "repetition_penalty": 4.0}
     model.tokenizer = Characters(characters="\nabcdef", specials=("begin",))
@@ -245,7 +245,7 @@ def test_what_has_ended_costs_nothing_more():
     assert read[-1] < 8
 
 
-def test_a_source_longer_than_the_training_length_is_told(caplog):
+def test_a_source_longer_than_the_training_length_is_reported(caplog):
     model = formers.create("transformer", vocab=258, length=8, **SMALL)
     model.tokenizer = Bytes(specials=("begin", "end"))
     with caplog.at_level(logging.WARNING):
@@ -261,7 +261,7 @@ def test_bad_prompts_are_refused():
         formers.generate(model, torch.zeros(1, 3))
     with refused("(1, 0)"):
         formers.generate(model, torch.zeros(1, 0, dtype=torch.long))
-    with refused("does not write"):
+    with refused("does not generate"):
         formers.generate(formers.create("encoder", vocab=257, **SMALL), "x")
     for wrong in (3, [1, 2], [[1], "a"], None, [[0.5]]):
         with refused("give a text"):

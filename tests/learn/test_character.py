@@ -16,7 +16,7 @@ LENGTH, LAYERS = 24, 12
 
 
 def text() -> torch.Tensor:
-    """Words in random order, letter by letter: within a word the next letter can be told, of a word only its frequency."""
+    """Words in random order, letter by letter: within a word the next letter can be predicted, of a word only its frequency."""
     draw, words = random.Random(0), WORDS.split()
     letters = " ".join(draw.choice(words) for _ in range(4000))
     return torch.tensor([0 if letter == " " else ord(letter) - 96 for letter in letters])

@@ -39,9 +39,9 @@ def test_the_transformer_learns_to_reverse() -> None:
     test = reversals(300, unseen=True)
     real, wanted = test["mask"], test["targets"]
     with torch.no_grad():
-        told = model(**test).logits.argmax(dim=-1)
+        predicted = model(**test).logits.argmax(dim=-1)
         first = model(test["source"], test["target"][:, :1], source_mask=test["source_mask"])
-    assert (told == wanted)[real].float().mean() > 0.99
+    assert (predicted == wanted)[real].float().mean() > 0.99
     written = greedy(model, first.logits, first.state, LONGEST)
     assert (written == wanted)[real].float().mean() > 0.99, "what it writes by itself, from its cache"
     seen = model.inspect(test["source"], test["target"], source_mask=test["source_mask"], mask=real)
@@ -123,9 +123,11 @@ def test_the_decoder_learns_to_copy() -> None:
     test = copies(300, unseen=True)
     wanted = test["targets"][:, SPAN:]
     with torch.no_grad():
-        told = model(test["tokens"]).logits.argmax(dim=-1)[:, SPAN:]
+        predicted = model(test["tokens"]).logits.argmax(dim=-1)[:, SPAN:]
         prompt = model(test["tokens"][:, : SPAN + 1])
-    assert (told == wanted).float().mean() > 0.99
+    assert (predicted == wanted).float().mean() > 0.99
     written = greedy(model, prompt.logits, prompt.state, SPAN)
     assert (written == wanted).float().mean() > 0.99, "what it writes by itself, from its cache"
-    assert torch.equal(written[(told == wanted).all(dim=1)], wanted[(told == wanted).all(dim=1)]), "the cache decodes as one pass does"
+    assert torch.equal(written[(predicted == wanted).all(dim=1)], wanted[(predicted == wanted).all(dim=1)]), (
+        "the cache decodes as one pass does"
+    )

@@ -67,7 +67,7 @@ def test_evaluation_of_a_run(tmp_path):
         formers.rl.evaluate_agent(tmp_path / "run", 4, env="recall:3,2")
     with refused("run of an agent"):
         formers.resume(tmp_path / "run", steps=128)
-    with refused("holds a run already"):
+    with refused("contains a run"):
         formers.rl.train("gtrxl", "tmaze:3", tmp_path / "run", steps=64, **SMALL)
     with refused("has spent its budget"):
         formers.rl.resume(tmp_path / "run")

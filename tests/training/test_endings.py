@@ -100,6 +100,6 @@ def test_the_last_figure_counts_even_if_the_sample_was_fine(text, tmp_path, monk
     assert not json.loads((run / "run.json").read_text())["finished"]
 
 
-def test_without_a_folder_it_is_told_as_well(text, monkeypatch):
+def test_without_a_folder_it_is_reported_as_well(text, monkeypatch):
     spoil(monkeypatch, 1)
     diverged(lambda: formers.train("decoder", text, steps=2, **TINY), "the last step has no finite", "train with less than learning_rate")

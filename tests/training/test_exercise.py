@@ -58,7 +58,7 @@ SWEPT = pytest.mark.parametrize(("member", "data", "kind", "options"), KINDS, id
 
 
 @SWEPT
-def test_every_kind_of_member_learns_is_judged_and_goes_on_bit_for_bit(
+def test_every_kind_of_member_learns_is_evaluated_and_goes_on_bit_for_bit(
     tmp_path: Path, member: str, data: str, kind: type, options: dict[str, Any]
 ) -> None:
     whole = formers.train(member, data, tmp_path / "whole", steps=6, sample_tokens=0, **TINY, **options, **STEPS)
@@ -140,7 +140,7 @@ def test_other_ways_to_read_and_other_models_are_refused() -> None:
     with refused("task:addition", "other characters"):
         task_of(task.spec, task.tokenizer, "task:addition")
     assert task_of(task.spec, task.tokenizer, "task:reverse,test_length=60").batches.exercise.test_length == 60
-    with refused("50 features", "train anew"):
+    with refused("50 features", "train a new one"):
         task_of(prepare("tagger", "task:parity", None, {}).spec, Bytes(), "task:addition")
     with refused("NoHead", "decoder"):
         task_of(task.spec.replace(head=formers.heads.NoHead()), task.tokenizer, "task:copy")

@@ -237,7 +237,7 @@ def test_images_and_text_do_not_mix(grey: Path, tmp_path: Path) -> None:
     with refused("text.txt is not a file of images"):
         prepare("image-transformer", text, options=TINY)
     (tmp_path / "empty").mkdir()
-    with refused("no file fits", "empty"):
+    with refused("no file matches", "empty"):
         prepare("image-transformer", tmp_path / "empty", options=TINY)
     for options in ({"levels": 16}, {"condition": "class"}):
         with refused("nothing does not exist"):

@@ -82,7 +82,7 @@ def test_the_last_step_that_is_kept_is_known(tmp_path):
     assert module._last(path, 5) == (0, 0)
 
 
-def test_a_full_disk_is_told_in_one_sentence(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_in_one_sentence(tmp_path, monkeypatch):
     def full(file, data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -102,7 +102,7 @@ def test_a_disk_that_is_really_full(tmp_path):
         log.record(step=1)
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path):
+def test_a_folder_that_is_not_there_is_reported(tmp_path):
     with refused("metrics.jsonl cannot be written (No such file or directory)"):
         Log(tmp_path / "nowhere", quiet=True)
 
@@ -168,7 +168,7 @@ def test_a_bar_for_other_work_goes_away_and_is_silent_elsewhere():
     assert pipe.file.getvalue() == ""
 
 
-def test_judging_has_a_bar_of_its_own_under_the_trainings():
+def test_evaluating_has_a_bar_of_its_own_under_the_trainings():
     with Log(None, console(terminal=True)) as log:
         with log.part("evaluating") as tick:
             tick(3, 10)

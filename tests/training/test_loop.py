@@ -1,4 +1,4 @@
-"""Training: it learns, it saves what it evaluated, it is the same every time, and mistakes are told before it starts."""
+"""Training: it learns, it saves what it evaluated, it is the same every time, and mistakes are reported before it starts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def text(tmp_path):
     return path
 
 
-def test_a_decoder_learns_a_text_and_its_run_can_be_judged_again(text, tmp_path):
+def test_a_decoder_learns_a_text_and_its_run_can_be_evaluated_again(text, tmp_path):
     model, results, _ = formers.train("decoder", text, tmp_path / "run", steps=60, learning_rate=1e-2, warmup=5, **TINY)
     assert results["bits_per_byte"] < 0.6  # chance is 8, the letters alone 3.3
     assert results["bits_per_byte"] == pytest.approx(results["loss"] / math.log(2))
@@ -84,14 +84,14 @@ def test_a_budget_of_minutes_is_kept(text):
     assert done.results["steps"] >= 1
 
 
-def test_judging_while_training_is_recorded(text, tmp_path):
+def test_evaluating_while_training_is_recorded(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=7, eval_every=3, **TINY)
     evaluated = [line for line in metrics(tmp_path / "run") if "valid_loss" in line]
     assert [line["step"] for line in evaluated] == [3, 6, 7]
     assert all(line["valid_bits_per_byte"] == pytest.approx(line["valid_loss"] / math.log(2)) for line in evaluated)
 
 
-def test_a_run_that_was_not_told_is_judged_ten_times_and_shows_what_it_writes(text, tmp_path):
+def test_by_default_a_run_is_evaluated_ten_times_and_shows_what_it_writes(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=40, **{**TINY, "sample_tokens": 5})
     lines = metrics(tmp_path / "run")
     assert [line["step"] for line in lines if "valid_loss" in line] == list(range(4, 41, 4))
@@ -113,7 +113,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_ruins_nothing(text, tmp_pat
 def test_a_run_is_not_replaced_unless_asked_for(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
     before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
-    with refused("holds a run already", "--overwrite", "formers resume"):
+    with refused("contains a run", "--overwrite", "formers resume"):
         formers.train("decoder", text, tmp_path / "run", steps=2, **TINY)
     assert {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()} == before
     formers.train("decoder", text, tmp_path / "run", steps=2, overwrite=True, **TINY)
@@ -150,7 +150,7 @@ def test_files_that_are_no_runs_are_left_alone(text, tmp_path):
     (mine / "ckpt" / "mine.txt").write_text("dear to me")
     (mine / "notes.txt").write_text("too")
     before = everything(mine)
-    with refused("holds ckpt", "--out"):
+    with refused("contains ckpt", "--out"):
         formers.train("decoder", text, mine, steps=1, overwrite=True, **TINY)
     with refused("out is empty"):
         formers.train("decoder", text, "", steps=1, **TINY)
@@ -161,26 +161,26 @@ def test_files_that_are_no_runs_are_left_alone(text, tmp_path):
     assert (mine / "notes.txt").read_text() == "too"
 
 
-def test_a_file_of_ones_own_is_judged_whole(text, tmp_path):
+def test_a_file_of_ones_own_is_evaluated_whole(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
     (tmp_path / "other.txt").write_bytes(b"abcdefghij" * 20)
     assert evaluate_run(tmp_path / "run", str(tmp_path / "other.txt"))["bytes"] == 199
     assert evaluate_run(tmp_path / "run", str(text))["bytes"] == evaluate_run(tmp_path / "run")["bytes"] == 199  # held out of 4000
     (tmp_path / "labelled.tsv").write_text("".join(f"number {i}\t{'even' if i % 2 == 0 else 'odd'}\n" for i in range(200)))
     (tmp_path / "test.tsv").write_text("odd\tnumber 7\neven\tnumber 8\n")
-    formers.train("encoder", tmp_path / "labelled.tsv", tmp_path / "judge", steps=1, **TINY)
-    assert evaluate_run(tmp_path / "judge", str(tmp_path / "test.tsv"))["targets"] == 2
+    formers.train("encoder", tmp_path / "labelled.tsv", tmp_path / "classifier", steps=1, **TINY)
+    assert evaluate_run(tmp_path / "classifier", str(tmp_path / "test.tsv"))["targets"] == 2
 
 
 def test_a_masked_model_learns_to_classify(text, tmp_path):
     formers.train("encoder", text, tmp_path / "read", steps=2, **TINY)
     (tmp_path / "labelled.tsv").write_text("".join(f"number {i}\t{'even' if i % 2 == 0 else 'odd'}\n" for i in range(200)))
     few = {"steps": 1, "learning_rate": 1e-9, "quiet": True, "track": "none", "batch": 8}
-    done = formers.train("encoder", tmp_path / "labelled.tsv", tmp_path / "judge", from_run=tmp_path / "read", **few)
+    done = formers.train("encoder", tmp_path / "labelled.tsv", tmp_path / "classifier", from_run=tmp_path / "read", **few)
     read = formers.load(tmp_path / "read")
     assert "accuracy" in done.results
     assert torch.allclose(done.model.embedding.weight, read.embedding.weight, atol=1e-6)
-    assert formers.load(tmp_path / "judge").labels == ("even", "odd")
+    assert formers.load(tmp_path / "classifier").labels == ("even", "odd")
     with refused("preset=base", "--from"):
         formers.train("encoder", text, from_run=tmp_path / "read", preset="base", **few)
 
@@ -273,7 +273,7 @@ def test_a_run_with_auxiliary_losses_keeps_what_training_needs_and_gives_what_in
 def test_a_budget_that_is_spent_already_is_refused(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=3, **TINY)
     before = (tmp_path / "run" / "run.json").read_bytes()
-    with refused("at step 3 already", "from the beginning"):
+    with refused("at step 3 already", "from the start"):
         formers.resume(tmp_path / "run", steps=2, quiet=True)
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
@@ -309,7 +309,7 @@ def test_labels_go_with_the_run(tmp_path):
     assert formers.resume(tmp_path / "run", steps=3, quiet=True).results["steps"] == 3
 
 
-def test_changed_data_are_not_judged_as_if_they_were_the_same(text, tmp_path):
+def test_changed_data_are_not_evaluated_as_if_they_were_the_same(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
     text.write_bytes(text.read_bytes()[:-10] + b"0123456789")
     with refused("have changed", "--data"):
@@ -321,7 +321,7 @@ def test_changed_data_are_not_judged_as_if_they_were_the_same(text, tmp_path):
 def test_changed_data_are_not_resumed_on(text, tmp_path):
     formers.train("decoder", text, tmp_path / "run", steps=1, **TINY)
     text.write_bytes(text.read_bytes()[:-10] + b"0123456789")
-    with refused("not what they were", str(text)):
+    with refused("have changed since the run started", str(text)):
         formers.resume(tmp_path / "run", steps=2, quiet=True)
 
 
@@ -397,7 +397,7 @@ def test_a_run_can_begin_with_the_weights_of_another(text, tmp_path):
     assert second.model.spec == first.model.spec.replace(dropout=0.1)
     with refused("layers=3", "--from"):
         formers.train("decoder", text, from_run=tmp_path / "one", layers=3, **few)
-    with refused("of the member decoder", "encoder"):
+    with refused("a run of decoder", "encoder"):
         formers.train("encoder", text, from_run=tmp_path / "one", **few)
 
 
@@ -409,7 +409,7 @@ def test_the_best_checkpoint_can_be_loaded(text, tmp_path):
     assert json.loads((tmp_path / "run" / "run.json").read_text())["results"]["best_step"] == min(evaluated, key=evaluated.get)
 
 
-def test_memory_that_runs_out_is_told_with_what_helps(text, monkeypatch):
+def test_memory_that_runs_out_is_reported_with_what_helps(text, monkeypatch):
     def run_out(*_):
         raise torch.OutOfMemoryError("no more")
 
@@ -418,7 +418,7 @@ def test_memory_that_runs_out_is_told_with_what_helps(text, monkeypatch):
         formers.train("decoder", text, steps=2, **TINY)
 
 
-def test_mistakes_are_told_before_training_starts(text, tmp_path):
+def test_mistakes_are_reported_before_training_starts(text, tmp_path):
     with refused("no option 'layrs'", "'layers'"):
         formers.train("decoder", text, layrs=3)
     with refused("no member 'decodr'", "'decoder'"):
@@ -468,7 +468,7 @@ def test_spans_stay_within_their_bounds(text, tmp_path):
 
 
 @pytest.mark.parametrize("member", ["transformer-xl", "adaptive-span"])
-def test_tables_that_judging_keeps_do_not_outlive_a_step(text, member):
+def test_tables_that_evaluating_keeps_do_not_outlive_a_step(text, member):
     """Fused optimisers do not count the versions of what they change: a table kept from before the step must not serve after it."""
     task = prepare(member, text, None, {"dim": 32, "heads": 2, "layers": 1, "length": 32})
     loop = Trainer(build(task.spec), task, Settings(steps=9, batch=4, learning_rate=0.1, warmup=0))

@@ -93,7 +93,7 @@ def test_tensorboard_has_the_figures_and_a_resumed_run_goes_on_in_them(folder, b
     assert curve(folder, "loss") == [(1, 9.0)]
 
 
-def test_figures_of_every_step_are_written_now_and_then_and_those_of_judging_always(folder, bare):
+def test_figures_of_every_step_are_written_now_and_then_and_those_of_evaluating_always(folder, bare):
     with Log(folder, quiet=True, sinks="tensorboard") as log:
         for step in range(1, 51):
             log.record(often=True, step=step, loss=1.0)
@@ -172,18 +172,18 @@ def test_a_sink_that_is_named_must_be_there(folder, bare, monkeypatch):
         Log(folder, quiet=True, sinks="wandb")
 
 
-def test_a_sink_that_cannot_be_opened_is_told(folder, fake, monkeypatch):
+def test_a_sink_that_cannot_be_opened_is_reported(folder, fake, monkeypatch):
     fake("wandb", WANDB + "\ndef init(**options): raise RuntimeError('no key\\nand more')\n")
     monkeypatch.setenv("WANDB_API_KEY", "x")
     with refused("wandb cannot be written to (no key)", "leave wandb out"):
         Log(folder, quiet=True, sinks="wandb")
     with Log(folder, Console(file=io.StringIO()), sinks="auto") as log:
         log.record(step=1, loss=2.0)
-    assert log.console.file.getvalue() == "wandb cannot be written to (no key): no figures go there\n"
+    assert log.console.file.getvalue() == "wandb cannot be written to (no key): it gets no metrics\n"
     assert curve(folder, "loss") == [(1, 2.0)]
 
 
-def test_a_sink_that_fails_is_told_once_and_stops_nothing(folder, bare, monkeypatch):
+def test_a_sink_that_fails_is_reported_once_and_stops_nothing(folder, bare, monkeypatch):
     class Broken(Sink):
         name = "broken"
         package = "json"

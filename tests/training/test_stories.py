@@ -74,7 +74,7 @@ def test_options_count_more_and_what_is_left_out_is_said(folder, caplog):
 
 
 def test_mistakes(folder, tmp_path):
-    with refused("whose facts decoder does not read", "train encoder or universal-transformer"):
+    with refused("which decoder does not read", "train encoder or universal-transformer"):
         prepare("decoder", folder, options=TINY)
     with refused("classes=7", "3 answers"):
         prepare("encoder", folder, options={**TINY, "classes": 7})
@@ -87,7 +87,7 @@ def test_mistakes(folder, tmp_path):
         prepare("encoder", tmp_path / "text.txt", options={**TINY, "classes": 2, "fact": 3})
 
 
-def test_a_run_is_judged_by_task_and_answers_in_words(folder, tmp_path):
+def test_a_run_is_evaluated_by_task_and_answers_in_words(folder, tmp_path):
     run = tmp_path / "run"
     trained = formers.train("encoder", folder, run, steps=120, batch=32, learning_rate=1e-2, weight_decay=0.0, quiet=True, **TINY)
     assert trained.results["accuracy"] > 0.9
@@ -120,7 +120,7 @@ def test_sentences_ponder_as_tokens_do(folder, tmp_path):
     assert "john went to the office" in drawn
     save_ponder(seen, tmp_path / "story.png", flops)
     assert (tmp_path / "story.png").stat().st_size > 1000
-    with refused("never met the word"):
+    with refused("does not know the word"):
         ponder_of(trained.model, "Sandra flew.")
 
 

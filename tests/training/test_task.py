@@ -1,4 +1,4 @@
-"""Tasks: the member decides what is read, the data decide vocabulary and classes, and mistakes are told before anything is read."""
+"""Tasks: the member decides what is read, the data decide vocabulary and classes, and mistakes are reported before anything is read."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_other_data_with_a_strange_character_are_refused(text, tmp_path):
         task_of(task.spec, task.tokenizer, other).batches.parts["train"]
 
 
-def test_a_text_shorter_than_a_segment_works_and_is_told(tmp_path, caplog):
+def test_a_text_shorter_than_a_segment_works_and_is_reported(tmp_path, caplog):
     path = tmp_path / "text.txt"
     path.write_bytes(b"abcdefgh")
     task = prepare("decoder", path, None, TINY)
@@ -188,7 +188,7 @@ def test_a_text_shorter_than_a_segment_works_and_is_told(tmp_path, caplog):
     assert "6 bytes for training, fewer than length=16" in caplog.text
 
 
-def test_labelled_texts_that_are_cut_off_are_told(labelled, caplog):
+def test_labelled_texts_that_are_cut_off_are_reported(labelled, caplog):
     task = prepare("encoder", labelled, None, {**TINY, "length": 12})
     assert task.batches.train_batch(8, 0, 0)["tokens"].shape[1] <= 12
     assert "190 texts of more than length=12 tokens" in caplog.text
@@ -217,7 +217,7 @@ def test_numbers_are_translated():
 def test_data_of_another_kind_are_refused(text, pairs):
     with refused("transformer is trained on pairs"):
         prepare("transformer", text, None, TINY)
-    with refused("made of pairs"):
+    with refused("has pairs"):
         prepare("decoder", "numbers", None, TINY)
     with refused("testing only"):
         prepare("decoder", "lambada", None, TINY)
@@ -239,7 +239,7 @@ def test_passages_are_for_evaluation_only(tmp_path, monkeypatch, text):
         next(iter(task.batches.eval_batches(2, "valid")))
     with refused("testing only"):
         prepare("decoder", "mine", None, TINY)
-    with refused("does not predict"):
+    with refused("does not do"):
         task_of(spec("encoder", vocab=257, **TINY), Bytes(specials=("mask",)), "mine")
 
 

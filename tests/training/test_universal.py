@@ -40,7 +40,7 @@ def test_a_run_goes_on_bit_for_bit(options: dict[str, object], text: Path, tmp_p
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
 
 
-def test_steps_of_training_and_steps_in_depth_are_told_apart(text: Path, tmp_path: Path) -> None:
+def test_steps_of_training_and_steps_in_depth_are_distinguished(text: Path, tmp_path: Path) -> None:
     words = ["train", "universal-transformer", "--data", str(text), "--steps", "2", "--track", "none", "--out", str(tmp_path / "one")]
     sizes = ["steps=3", "dim=16", "heads=2", "length=16", "batch=4"]
     done = CliRunner().invoke(app, [*words, *(word for size in sizes for word in ("--set", size))])
@@ -53,5 +53,5 @@ def test_steps_of_training_and_steps_in_depth_are_told_apart(text: Path, tmp_pat
     assert weights(tmp_path / "two") == weights(tmp_path / "one")
     with refused("no option 'stepz'", "steps"):
         formers.train("universal-transformer", text, steps=1, member_sizes={"stepz": 3}, **TINY)
-    with refused("no table of options"):
+    with refused("not a dict of options"):
         formers.train("universal-transformer", text, steps=1, member_sizes=3, **TINY)

@@ -1,6 +1,6 @@
-"""Attention over sparse patterns beside torch's fused kernel over all pairs, alternating in one process; and the memory of each.
+"""Attention over sparse patterns compared with torch's fused kernel over all pairs, alternating in one process; and the memory of each.
 
-A causal pattern stands beside causal attention (is_causal=True), any other beside full attention. `rate` is the share of the fused
+A causal pattern is compared with causal attention (is_causal=True), any other with full attention. `rate` is the share of the fused
 kernel's own speed per pair that the pattern allows: 1 would mean that leaving pairs out costs nothing.
 """
 
@@ -30,11 +30,11 @@ from formers.patterns import BigBird, Blocks, Fixed, Local, LocalGrid, Pattern, 
 HEADS, WIDTH = 4, 64
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 CHECK_ROUNDS = 9
-"""How often each runs at most in a check."""
+"""Maximum number of runs of each in a check."""
 WHOLE = ("causal", "full")
 """The fused kernel's own, by name."""
 AT = 8192
-"""Where `--check` evaluates speed; growth and memory at twice as many tokens."""
+"""The length at which `--check` measures speed; growth and memory at twice as many tokens."""
 FLOORS = {"local": 8.0, "strided": 8.0, "fixed": 4.5, "bigbird": 5.5}
 """How many times faster than all pairs each must be."""
 GROWN = ("local", "bigbird")
@@ -46,11 +46,11 @@ LIMITS = {
 SHORT = 256
 """Tokens of the pass that loads all code before memory is measured."""
 START = 10**8
-"""What starting a process takes, as pairs that could be computed meanwhile: for the time left alone."""
+"""The cost of starting a process, in pairs computed in that time: for the progress bar."""
 
 
 def patterns(length: int) -> dict[str, Pattern]:
-    """What is timed, by name; the image is the squarest one of so many pixels."""
+    """The timed patterns, by name; the image is the squarest one with `length` pixels."""
     height = max(h for h in range(1, math.isqrt(length) + 1) if length % h == 0)
     return {
         "local": Local(window=256),
@@ -121,7 +121,7 @@ def figures(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_picture(out: Path, lengths: Sequence[int] = LENGTHS, rounds: int = 15) -> None:
-    """Refuses a picture that could not be drawn."""
+    """Raises if the figure could not be drawn."""
     new_curves(out, lengths)
 
 
@@ -131,7 +131,7 @@ def save(results: Mapping[str, Any], out: Path) -> Path:
 
 
 def check_attention(rounds: int = CHECK_ROUNDS) -> dict[str, Any]:
-    """What is promised and nothing else: the figures of LIMITS, and as rows the times that they come from."""
+    """Only the figures of LIMITS, and as rows the times they come from."""
     rounds = min(rounds, CHECK_ROUNDS)
     twice = 2 * AT
     here, there = passes(AT), passes(twice)
@@ -154,8 +154,8 @@ def check_attention(rounds: int = CHECK_ROUNDS) -> dict[str, Any]:
 
 
 def beside(pattern: Pattern) -> str:
-    """Which of the fused kernel's own a pattern stands beside."""
-    # An image is made block after block; in that order nobody sees what is later, and with tokens so sorted causal attention would do.
+    """The fused kernel's pattern that a pattern is compared with."""
+    # An image is generated block after block; in that order the pattern is causal, so with sorted tokens causal attention would do.
     return "causal" if pattern.is_causal or isinstance(pattern, LocalGrid) else "full"
 
 
@@ -172,7 +172,7 @@ def allowed(pattern: Pattern, length: int) -> float:
 
 
 def memory_pass(name: str, length: int) -> Callable[[], object]:
-    """The forward and backward pass of a name, after a short one, which has loaded the code: for a process of its own."""
+    """The forward and backward pass of a name, after a short one that has loaded the code; for a separate process."""
     torch.set_num_threads(1)
     passes(SHORT)[name].both()
     return passes(length)[name].both
@@ -198,7 +198,7 @@ def _rows(length: int, rounds: int, tick: Callable[[], None]) -> list[dict[str, 
 
 
 def _row(name: str, length: int, times: Mapping[str, list[float]]) -> dict[str, Any]:
-    """What is known of a name at a length: of the forward pass where that was timed."""
+    """The figures of a name at a length; of the forward pass if it was timed."""
     row = _blank(name, length)
     whole = row["beside"]
     row |= {"seconds": statistics.median(times[name]), "speedup": ratio(times, whole, name), "rate": 1.0}
@@ -212,17 +212,17 @@ def _row(name: str, length: int, times: Mapping[str, list[float]]) -> dict[str, 
 
 
 def _blank(name: str, length: int) -> dict[str, Any]:
-    """A row of which nothing is measured yet."""
+    """A row without measurements."""
     whole = name if name in WHOLE else beside(patterns(length)[name])
     known = dict.fromkeys(("forward_seconds", "seconds", "forward_speedup", "speedup", "rate"))
     return {"pattern": name, "length": length, "beside": whole, **known}
 
 
 def _setting(length: int) -> dict[str, Any]:
-    """What every figure depends on."""
+    """The setup that every figure depends on."""
     return {"heads": HEADS, "head_dim": WIDTH, "patterns": {name: spell(pattern) for name, pattern in patterns(length).items()}}
 
 
 def _turns(rounds: int, length: int) -> int:
-    """Fewer rounds where one takes long: from 2,048 tokens on, but five if so many are wanted at all."""
+    """Fewer rounds for long runs: from 2,048 tokens on a third, but at least five if that many are requested."""
     return max(min(rounds, 5), rounds * 2048 // max(2048, length))

@@ -1,4 +1,4 @@
-"""What `formers bench attention` prints: a line for each pattern and length, and what the names stand for."""
+"""The tables of `formers bench attention`: a line for each pattern and length, and the meaning of the names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def times_table(results: Mapping[str, Any]) -> Table:
 
 
 def names_table(results: Mapping[str, Any]) -> Table:
-    """What the names in a table stand for, and what each stands beside."""
+    """The pattern of each name, and the kernel it is compared with."""
     table = new_table("name", "pattern", "faster than SDPA")
     beside = {row["pattern"]: row["beside"] for row in results["rows"]}
     for name, words in results["patterns"].items():

@@ -1,4 +1,4 @@
-"""Time against length: where one way becomes faster than another, and all of them as lines in one picture."""
+"""Time against length: crossover points, and all curves in one figure."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def crossover(lengths: Sequence[int], speedups: Sequence[float]) -> float | None
 
 
 def new_curves(path: Path, lengths: Sequence[int]) -> Any:
-    """The empty figure, made before anything is timed: what is wrong with it is told at once."""
+    """The empty figure, created before timing, so that errors are raised at once."""
     if len(set(lengths)) < 2:
         raise FormersError(f"{path.name!r} would show time against length and there is one length: give --length at least twice.")
     if not path.absolute().parent.is_dir():
-        raise FormersError(f"{str(path.parent)!r} is no folder that {path.name!r} could be written to: make it first.")
+        raise FormersError(f"{str(path.parent)!r} is not a folder, so {path.name!r} cannot be written: create it first.")
     return new_figure(path, 7.6, 5.6)
 
 

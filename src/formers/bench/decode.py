@@ -1,4 +1,4 @@
-"""Decoding: the cache against recomputing everything, against the plainest cached decoder, and the price of a token against the context."""
+"""Decoding: the KV cache compared with recomputation and with a minimal cached decoder, and the cost per token by context."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from formers.patterns import Local, Pattern
 
 SIZES = dict(vocab=256, dim=256, heads=4, layers=4, hidden=1024)
 SLIM = dict(vocab=256, dim=128, heads=2, layers=2, hidden=128)
-"""Of the sweep over contexts: so slim that the cache, and not the weights, is what a token costs."""
+"""Sizes of the sweep over contexts: so small that the cache, not the weights, dominates the cost of a token."""
 TOKENS = 32
 """How many tokens are written one after the other from the same context."""
 CONTEXTS = (2048, 4096, 8192, 16384)
 WINDOW = 256
 WRITTEN = (128, 1024)
-"""How many tokens a whole generation writes, behind a prompt of PROMPT."""
+"""Number of tokens generated after a prompt of PROMPT tokens."""
 PROMPT = 16
 LIMITS = {
     "speedup": (10.0, float("inf")),
@@ -43,7 +43,7 @@ def bench_decode(context: int, rounds: int) -> dict[str, float]:
 
 
 def _against_recomputing(context: int, rounds: int) -> dict[str, float]:
-    """A cached token beside reading the whole context for it, and the largest difference of their logits."""
+    """A cached token compared with reading the whole context, and the largest difference of their logits."""
     model = _model(context + 1)
     tokens = torch.randint(256, (1, context + 1))
     read = model(tokens[:, :context]).state
@@ -106,7 +106,7 @@ def _model(length: int, pattern: Pattern | None = None, sizes: dict[str, int] | 
 
 
 def _read(model: Model, n: int) -> State:
-    """The state behind n random tokens, read in pieces, so that no n x n mask is made."""
+    """The state after n random tokens, read in chunks, so that no n x n mask is needed."""
     state = model.initial_state(1)
     for piece in torch.split(torch.randint(256, (1, n)), 512, dim=1):
         state = model(piece, state=state).state
@@ -114,7 +114,7 @@ def _read(model: Model, n: int) -> State:
 
 
 def _write(model: Model, read: State) -> Callable[[], None]:
-    """Writes TOKENS tokens behind a state."""
+    """Generates TOKENS tokens from a state."""
     token = torch.zeros(1, 1, dtype=torch.int64)
 
     def write() -> None:

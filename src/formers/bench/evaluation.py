@@ -1,7 +1,7 @@
 """The evaluation speeds of Transformer-XL (Dai et al., 2019, section 4.5) at our scale: a memory beside a window that slides.
 
-The weights are the same, and both sides read one stream, one row at a time. With a memory a segment of 128 tokens is read behind the
-attention length's tokens, which are there already; the window is computed anew for every token, as `formers eval --protocol sliding` does.
+The weights are the same, and both sides read one stream, one row at a time. With a memory, a segment of 128 tokens is read after the
+cached tokens of the attention length; the window is recomputed for every token, as `formers eval --protocol sliding` does.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def figures(results: Mapping[str, float]) -> dict[str, float]:
 
 
 def _remembering(model: Model, n: int) -> Callable[[], object]:
-    """Evaluates some segments behind a memory of n tokens, which is full."""
+    """Evaluates some segments with a full memory of n tokens."""
     full = -(-n // SEGMENT)
     text = torch.randint(256, ((full + SEGMENTS) * SEGMENT + 1,))
     read = apply_protocol(Protocol(kind="memory", attention_length=n, segment=SEGMENT), model, Language({"valid": text}, SEGMENT))

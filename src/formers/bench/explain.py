@@ -17,7 +17,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from formers.core import State
 from formers.family import spec
 from formers.inspect.draw.tables import add_row, new_table
-from formers.inspect.measure.costs import Costs, counting, example
+from formers.inspect.measure.costs import Costs, example
+from formers.inspect.measure.counting import counting
 from formers.model import Model, build, evaluating
 
 MEMBERS = ("transformer", "encoder", "decoder")

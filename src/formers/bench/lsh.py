@@ -6,7 +6,7 @@
 - LSH attention alone at 16,384 and 32,768 tokens;
 - the length from which on it is faster than causal attention over all pairs, fused, with the same projections apart.
 
-Peak memory is that of a first pass in a process of its own. That all compute the same is held by tests/parity.
+Peak memory is that of a first pass in a separate process. tests/parity checks that all compute the same.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def bench_lsh(rounds: int) -> dict[str, Any]:
 
 
 def growth(rounds: int) -> float:
-    """How many times LSH attention's cost, forward and backward, when the length doubles."""
+    """The factor by which the cost of LSH attention, forward and backward, grows when the length doubles."""
     short, long = GROWTH
     with working("timing", (rounds + 2) * 2) as advance:
         times = alternate({"short": alone(short, "lsh"), "long": alone(long, "lsh")}, rounds, tick=partial(advance, 1))
@@ -143,7 +143,7 @@ def pass_of(name: str) -> Pass:
 
 
 def fresh_pass(name: str) -> Pass:
-    """The first pass in a process of its own."""
+    """The first pass in a separate process."""
     torch.set_num_threads(1)
     run = pass_of(name)
     gc.collect()

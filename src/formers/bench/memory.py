@@ -1,4 +1,4 @@
-"""The memory that a run takes at its peak, beyond what was there before: the resident memory of a process of its own.
+"""The additional peak memory of a run: the resident memory of a separate process.
 
 A process's own mark says how much it ever held. On Linux it is VmHWM, which belongs to the program and can be set back to what is held
 now. `getrusage` knows another one, which a new process inherits from the one that started it, so that it is used only where there is
@@ -29,7 +29,7 @@ class Held(NamedTuple):
 
 
 def extra_memory(make: Callable[..., Callable[[], object]], *arguments: object) -> int | None:
-    """Bytes that the run which `make(*arguments)` gives takes at its peak; None where the system does not tell.
+    """Bytes that the run which `make(*arguments)` gives takes at its peak; None if the system does not report it.
 
     `make` is called in a fresh process, and what it allocates is not counted: the place to make inputs, and to warm up. It is found
     there by its name, as are functions among the arguments.
@@ -39,18 +39,18 @@ def extra_memory(make: Callable[..., Callable[[], object]], *arguments: object) 
 
 
 def held_memory(make: Callable[..., Callable[[], object]], *arguments: object) -> Held | None:
-    """What the process held in which the run that `make(*arguments)` gives was alone; None where the system does not tell."""
+    """What the process held in which the run that `make(*arguments)` gives was alone; None if the system does not report it."""
     if peak() is None:
         return None
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         try:
             return pool.submit(_measured, make, *arguments).result()
         except BrokenProcessPool:
-            raise FormersError("a process whose memory was measured was killed: the machine has too little of it, so take less.") from None
+            raise FormersError("the measured process was killed: the machine has too little memory; use smaller sizes.") from None
 
 
 def peak() -> int | None:
-    """The most bytes that this process has held so far, or since `reset`; None where the system does not tell."""
+    """The most bytes that this process has held so far, or since `reset`; None if the system does not report it."""
     if STATUS.exists():
         found = [line.split() for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:")]
         if found:
@@ -63,7 +63,7 @@ def peak() -> int | None:
 
 
 def reset() -> None:
-    """Lets the peak begin at what is held now, where the system can; what has been freed is given back to it first."""
+    """Resets the peak to the current memory, if the system supports it; freed memory is released first."""
     release_memory()
     try:
         RESET.write_text("5")

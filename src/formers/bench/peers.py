@@ -1,4 +1,4 @@
-"""What people would install instead, beside ours: the same mask, the same shapes, alternating in one process, forward and backward.
+"""Other libraries compared with formers: the same mask and shapes, alternating in one process, forward and backward.
 
 `local-attention` looks at blocks. As it comes, a query sees its own block causally and the one before it: Blocks(query=w, memory=w). With
 `exact_windowsize` it sees w places back and itself: Local(window=w+1). Its rotary positions are off. That both compute the same is
@@ -40,7 +40,7 @@ BLOCK, RANDOM = 64, 3
 NEAR = 1e-5
 """How far the same attention, computed in float32 by two, may be apart."""
 LIMITS = {"local_speedup": (2.0, float("inf")), "blocks_speedup": (2.0, float("inf")), "bigbird_speedup": (1.3, float("inf"))}
-NOTE = "transformers draws other random blocks than we do; there are as many, of the same size. It has one norm more, behind the embedding."
+NOTE = "transformers draws other random blocks than we do; there are as many, of the same size. It has one more norm, after the embedding."
 
 COLUMNS = (
     "CPU seconds of forward and backward passes, ours and theirs; how many times faster ours is; and how far apart the results of the same "
@@ -49,10 +49,10 @@ COLUMNS = (
 
 
 def bench_peers(rounds: int) -> dict[str, Any]:
-    """How many times faster ours is than each of theirs, and as rows what was timed."""
+    """The speedup over each library, and the times as rows."""
     for module, package in PEERS.items():
         if find_spec(module) is None:
-            raise FormersError(f"ours is timed beside {package}, which is not installed: pip install {package}.")
+            raise FormersError(f"this bench compares with {package}, which is not installed: pip install {package}.")
     with working("timing beside others", 6 * rounds + 12) as advance:
         tick = partial(advance, 1)
         local = _beside_local_attention("local", Local(window=WINDOW + 1), True, rounds, tick)
@@ -76,7 +76,7 @@ def _beside_local_attention(name: str, pattern: Pattern, exact: bool, rounds: in
     if not difference <= NEAR:
         raise FormersError(
             f"local-attention {version('local-attention')} computes something else than {spell(pattern)}, {difference:.2g} apart, "
-            "so that times would say nothing: install another version of it."
+            "so times cannot be compared: install another version of it."
         )
     times = alternate({who: partial(both_ways, way, (q, k, v), g) for who, way in ways.items()}, rounds, tick=tick)
     setting = f"LocalAttention(window_size={WINDOW}, causal=True{', exact_windowsize=True' if exact else ''})"

@@ -1,4 +1,4 @@
-"""The plainest decoder one can write on nn.Linear and scaled_dot_product_attention: the mark our own is measured against."""
+"""A minimal decoder on nn.Linear and scaled_dot_product_attention, as the baseline of the benches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PlainDecoder(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def read(self, tokens: Tensor, past: list[KVCache] | None = None) -> tuple[Tensor, list[KVCache]]:
-        """Logits (batch, length, vocab) of tokens behind what was read, and the caches behind them."""
+        """Logits (batch, length, vocab) of tokens that continue the caches, and the new caches."""
         start = 0 if past is None else past[0][0].shape[2]
         x, caches = self.tokens(tokens) + self.positions[start : start + tokens.shape[1]], []
         for i, block in enumerate(self.blocks):
@@ -57,7 +57,7 @@ class PlainDecoder(nn.Module):
 
     @torch.inference_mode()
     def write(self, tokens: Tensor, new: int) -> Tensor:
-        """Tokens and `new` more behind them, each the likeliest."""
+        """The tokens and `new` more after them, generated greedily."""
         logits, past = self.read(tokens)
         for _ in range(new):
             last = logits[:, -1:].argmax(dim=-1)

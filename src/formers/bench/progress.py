@@ -1,4 +1,4 @@
-"""How far a bench is: a bar with the time left, on a terminal; silence elsewhere.
+"""The progress of a bench: a bar with the time left on a terminal; no output elsewhere.
 
 The bar is drawn between two runs and never beside one: a thread that draws would be in the CPU time of what is measured.
 """
@@ -14,12 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from formers.data.progress import silent
 
 Advance = Callable[[float], None]
-"""Takes how much more is done."""
+"""Called with the additional amount done."""
 
 
 @contextmanager
 def working(what: str, total: float, console: Console | None = None) -> Iterator[Advance]:
-    """A bar on a terminal's standard error for so much work, gone at the end."""
+    """A bar on a terminal's standard error for `total` units of work, removed at the end."""
     console = console or Console(stderr=True)
     if silent() or not console.is_terminal:
         yield lambda done: None

@@ -4,7 +4,7 @@
 - TransfoXL of `transformers` before 5, of the same sizes, where it can be imported.
 
 A step is a forward pass over a segment that reads a full memory and leaves the next one, the backward pass, and AdamW. Peak memory is that
-of a first step in a process of its own, gradients and the optimiser's averages among it. That both compute the same is held by
+of a first step in a separate process, gradients and the optimiser's averages among it. That both compute the same is checked by
 tests/parity/test_transfo_xl.py.
 """
 
@@ -36,7 +36,7 @@ BATCH = 2
 LIMITS = {"ours_to_plain": (0.0, 1.8), "speedup": (1.5, float("inf")), "memory_ratio": (0.0, 1.0)}
 """At most so many times the step of plain scores; at least so many times faster than theirs, and with no more memory."""
 ABSENT = (
-    "TransfoXL, which transformers has up to 4.57, cannot be imported here: to time it, too, make an environment of its own with "
+    "TransfoXL, which transformers has up to 4.57, cannot be imported here: to time it, too, create a separate environment with "
     "`pip install formers 'transformers>=4.57,<4.58'`."
 )
 Step = Callable[[], object]
@@ -89,7 +89,7 @@ def step_of(name: str) -> Step:
 
 
 def fresh_step(name: str) -> Step:
-    """The first step in a process of its own, which has given back what making the memory took."""
+    """The first step in a separate process, after releasing the memory used for its setup."""
     torch.set_num_threads(1)
     step = step_of(name)
     gc.collect()
@@ -101,7 +101,7 @@ def their_model() -> Any:
     """The TransfoXLLMHeadModel of these sizes, with one softmax over all words and without dropout."""
     from transformers.models.deprecated.transfo_xl import TransfoXLConfig, TransfoXLLMHeadModel
 
-    logging.getLogger("transformers").setLevel(logging.ERROR)  # it would warn that it cannot write text, which nobody asks of it
+    logging.getLogger("transformers").setLevel(logging.ERROR)  # it would warn that it cannot generate text, which is not needed
     width = SIZES["dim"] // SIZES["heads"]
     config = TransfoXLConfig(
         vocab_size=SIZES["vocab"], cutoffs=[], d_model=SIZES["dim"], d_embed=SIZES["dim"], n_head=SIZES["heads"], d_head=width,

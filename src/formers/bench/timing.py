@@ -14,11 +14,11 @@ from torch import Tensor
 def alternate(
     things: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2, tick: Callable[[], None] | None = None
 ) -> dict[str, list[float]]:
-    """CPU seconds of each thing in each round, the things taking turns; `tick` is called after each of them, warming up too."""
+    """CPU seconds of each function in each round, run alternately; `tick` is called after each run, including warm-up."""
     times: dict[str, list[float]] = {name: [] for name in things}
     with one_thread():
         for turn in range(-warmup, rounds):
-            # The order is turned around every other round, so that none always runs in another's wake.
+            # The order is reversed every other round, so that no function always runs after the same one.
             for name in list(things) if turn < 0 or turn % 2 == 0 else reversed(list(things)):
                 start = time.process_time()
                 things[name]()
@@ -32,7 +32,7 @@ def alternate(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within it torch computes on one thread: others wait for one another, and what they wait counts as CPU time."""
+    """Context in which torch uses one thread: waiting threads would count as CPU time."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -42,10 +42,10 @@ def one_thread() -> Iterator[None]:
 
 
 def ratio(times: Mapping[str, list[float]], one: str, other: str) -> float:
-    """How much longer `one` took than `other`: the median of the ratios of neighbours in time."""
+    """How much longer `one` took than `other`: the median of the ratios of adjacent runs."""
     return statistics.median(a / b for a, b in zip(times[one], times[other], strict=True))
 
 
 def both_ways(way: Callable[[], Tensor], inputs: Sequence[Tensor], gradient: Tensor) -> object:
-    """A forward pass, and the backward pass to its inputs from the gradient of what it gives; inputs that it does not use have none."""
+    """A forward pass, and the backward pass to its inputs from the gradient of its output; unused inputs have no gradient."""
     return torch.autograd.grad(way(), inputs, gradient, allow_unused=True)

@@ -1,4 +1,4 @@
-"""A training step of `decoder` against the plainest one, and the loop's overhead over its own bare step."""
+"""A training step of `decoder` compared with a minimal decoder, and the overhead of the trainer over the bare step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMITS = {"ours_to_plain": (0.0, 1.05), "loop_overhead": (0.0, 0.02)}
 
 
 class _TimedTrainer(Trainer):
-    """A loop that notes the time of each bare step, so that all the rest of a step is overhead."""
+    """A trainer that records the time of each bare step; the rest of a step is overhead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,7 +39,7 @@ class _TimedTrainer(Trainer):
 
 
 def bench_train(rounds: int) -> dict[str, float]:
-    """Seconds of a step of ours and of the plainest decoder, their ratio, and the share that the loop adds to a bare step."""
+    """Seconds of a step of ours and of the minimal decoder, their ratio, and the share that the trainer adds to a bare step."""
     torch.manual_seed(0)
     text = torch.randint(256, (1_000_000,), dtype=torch.uint8)
     task = Task(

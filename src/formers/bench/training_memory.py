@@ -1,7 +1,7 @@
 """The memory of a training step against depth and against length: plain residuals, activation checkpointing, reversible layers.
 
 A plain stack keeps the activations of every layer for its backward pass; a checkpointed one each layer's input; a reversible one those of
-the layer it is at. Each step is measured in a process of its own, beyond what that holds before: the weights and the optimiser's averages.
+the layer it is at. Each step is measured in a separate process, beyond what that holds before: the weights and the optimiser's averages.
 The gradients come during the step. They are as many bytes as the weights, whatever the way, and are taken off. At the peak of a plain or a
 checkpointed step not all of them are there yet, so that what is left is, if anything, too little for these two.
 """
@@ -36,7 +36,7 @@ WAYS: tuple[Way, ...] = get_args(Way)
 SIZES: dict[str, Any] = dict(vocab=256, dim=256, heads=4, hidden=1024)
 DEPTHS, DEPTH = (1, 2, 4, 8, 16, 24), 6
 LENGTHS, LENGTH = (512, 1024, 2048, 4096, 8192), 1024
-"""What is measured by default: depths at one length, and lengths at one depth."""
+"""The default measurements: depths at one length, and lengths at one depth."""
 WARM = 64
 """Tokens of the step before the one that is measured, which makes the optimiser's averages."""
 DEEP, DEEP_LENGTH = (6, 24), 4096
@@ -47,7 +47,7 @@ MIB, GB = 1 << 20, 10**9
 Row = dict[str, Any]
 
 NOTE = (
-    "The peak of a training step over one row, on one thread, each in a process of its own: beside the weights, the optimiser's averages "
+    "The peak of a training step over one row, on one thread, each in a separate process: beside the weights, the optimiser's averages "
     "and the gradients; these gradients; and the whole process with all of it."
 )
 
@@ -66,7 +66,7 @@ def bench_memory(
     depth, length = (depths[-1] if depths else DEPTH), (lengths[0] if lengths else LENGTH)
     places = [(d, length) for d in sorted(set(depths or DEPTHS))] + [(depth, n) for n in sorted(set(lengths or LENGTHS))]
     cases = [(way, d, n) for d, n in dict.fromkeys(places) for way in WAYS if way in ways]
-    for way, d, n in cases:  # what cannot be is told before anything is measured
+    for way, d, n in cases:  # raises for bad cases before measuring
         weightless(spec_of(way, member, options, d, n))
     with working("measuring", sum(d * n for _, d, n in cases)) as advance:
         rows = []
@@ -77,7 +77,7 @@ def bench_memory(
 
 
 def check_memory() -> dict[str, Any]:
-    """What is promised, alone: how much more 24 reversible layers need than 6, and the memory of a step over a long row, in all."""
+    """Only the figures of LIMITS: how much more 24 reversible layers need than 6, and the total memory of a step over a long row."""
     few, many = (row_of("reversible", "decoder", {}, d, DEEP_LENGTH) for d in DEEP)
     long = row_of("reversible", LONG_MEMBER, {}, LONG_LAYERS, LONG)
     known = few["bytes"] is not None
@@ -108,7 +108,7 @@ def check_picture(
     lengths: Sequence[int] = LENGTHS,
     ways: Sequence[str] = WAYS,
 ) -> None:
-    """Refuses a picture with one point."""
+    """Raises for a figure with one point."""
     if max(len(set(depths)), len(set(lengths))) < 2:
         raise FormersError(f"{out.name!r} would show one depth and one length: give --depth or --length at least twice.")
 
@@ -119,7 +119,7 @@ def save(results: Mapping[str, Any], out: Path) -> Path:
 
 
 def row_of(way: Way, member: str, options: Mapping[str, Any], depth: int, length: int) -> Row:
-    """What a step takes: beyond weights, averages and gradients; these; and the whole process. None where the system does not tell."""
+    """What a step takes: beyond weights, averages and gradients; these; and the whole process. None if the system does not report it."""
     gradients = weightless(spec_of(way, member, options, depth, length)).parameter_count() * 4
     held = held_memory(fresh_step, way, member, dict(options), depth, length)
     return {
@@ -134,7 +134,7 @@ def row_of(way: Way, member: str, options: Mapping[str, Any], depth: int, length
 
 
 def spec_of(way: Way, member: str, options: Mapping[str, Any], depth: int, length: int) -> Spec:
-    """A member of the bench's sizes whose layers join the stream in a way."""
+    """A member of the bench's sizes with the residual of a way."""
     made = member_spec(member, preset=None, **{**_sizes(member), **options, "layers": depth, "length": length})
     if made.encoder is not None or made.vocab is None or not made.head.per_position:
         raise FormersError(f"a step of {member} is measured on one text, and it predicts no token of one: use decoder or reformer.")
@@ -144,7 +144,7 @@ def spec_of(way: Way, member: str, options: Mapping[str, Any], depth: int, lengt
 
 
 def fresh_step(way: Way, member: str, options: Mapping[str, Any], depth: int, length: int) -> Callable[[], object]:
-    """A training step of one row, behind a short one that has made the optimiser's averages; both on one thread."""
+    """A training step of one row, after a short one that has created the optimiser state; both on one thread."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = build(spec_of(way, member, options, depth, length)).train()
@@ -184,7 +184,7 @@ def caption(results: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{name}={value}" for name, value in results["options"].items())
     return (
         f"The memory of a training step of {results['member']} ({sizes}) over one row, beside weights, gradients and the optimiser's "
-        "averages; each measured in a process of its own."
+        "averages; each measured in a separate process."
     )
 
 

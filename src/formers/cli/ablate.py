@@ -1,4 +1,4 @@
-"""`formers ablate`: a member as it is and without one part at a time, trained alike, and what each part is worth."""
+"""`formers ablate`: trains a member whole and without one part at a time, and compares the losses."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from formers.cli.options import parse_set
 
 def ablate(
     member: Annotated[str, typer.Argument(help="The member; it has one stack.", autocompletion=complete_member)] = "decoder",
-    data: Annotated[str, typer.Option(help="What all learn from, as `train` takes it.", autocompletion=complete_data)] = "stdlib",
+    data: Annotated[str, typer.Option(help="Training data for all runs, as for `train`.", autocompletion=complete_data)] = "stdlib",
     without: Annotated[
         list[str] | None,
         typer.Option(
-            help="Take away only this: positions, feed-forward, mask, residual, norm, scaling, heads; may be repeated.",
+            help="Remove only this part: positions, feed-forward, mask, residual, norm, scaling, heads; may be repeated.",
             autocompletion=complete_ablation,
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of training for each run.", min=1)] = 400,
-    seeds: Annotated[int, typer.Option(help="How many runs of each, with the seeds 0, 1, ...", min=1)] = 3,
+    steps: Annotated[int, typer.Option(help="Training steps of each run.", min=1)] = 400,
+    seeds: Annotated[int, typer.Option(help="Number of runs of each, with seeds 0, 1, ...", min=1)] = 3,
     set_: Set = None,
     page: Annotated[Path | None, typer.Option(help="Write the table with its command into this Markdown file, too.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Draw the losses as bars into this picture, .png or .svg, too.")] = None,
     json: Json = False,
 ) -> None:
-    """Train MEMBER as it is and without each of its parts, and tell what that costs. Nothing is saved but what is asked for."""
+    """Ablation study: train MEMBER whole and without each of its parts, and print the losses. Runs are not saved."""
     check_file(out, (".png", ".svg"))
     check_file(page, (".md", ".markdown"))
     from formers.experiments.ablate import WORDS, cells, markdown, panels, settings_words

@@ -1,6 +1,6 @@
 """The `formers` command: its verbs, its errors and its exit codes.
 
-Nothing here imports torch: verbs load what they need when they run, so that --help, --version and a TAB answer at once.
+Nothing here imports torch: verbs load what they need when they run, so --help, --version and completion are fast.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from formers.cli.verbosity import Verbs
 
 NAME = "formers"
 COMPLETING = "_FORMERS_COMPLETE"
-"""The variable by which a shell asks for what a TAB may offer."""
+"""The environment variable with which a shell requests completions."""
 FAILED = 1
-"""Exit code of a check that failed, and of output that nobody reads."""
+"""Exit code of a failed check, and of a closed output pipe."""
 USAGE = 2
 """Exit code of a mistake that the user can fix."""
 DIVERGED = 3
-"""Exit code of a training whose loss stopped being a number."""
+"""Exit code of a training that diverged."""
 STOPPED = 130
 """Exit code after Ctrl-C."""
 
@@ -93,16 +93,16 @@ app.command("doctor")(doctor.doctor)
 
 def main() -> None:
     """Runs the command line; a user's mistake is one sentence on standard error and exit code 2."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # what an encoding cannot show is escaped there, as on standard error
+    if isinstance(sys.stdout, io.TextIOWrapper):  # characters that the encoding lacks are escaped, as on standard error
         sys.stdout.reconfigure(errors="backslashreplace")
-    if isinstance(sys.stdin, io.TextIOWrapper):  # and what it cannot read is kept as bytes, whatever the terminal says that it speaks
+    if isinstance(sys.stdin, io.TextIOWrapper):  # undecodable input is kept as bytes, whatever the encoding of the terminal
         sys.stdin.reconfigure(errors="surrogateescape")
     code = _run()
     try:
-        if sys.stdout is not None:  # None where it was closed before the start: `formers members >&-`
+        if sys.stdout is not None:  # None if it was closed before the start: `formers members >&-`
             sys.stdout.flush()
     except OSError as error:  # `formers members | head -1`, or a full disk
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try, and complain, once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush, and fail, again at exit
         if (sentence := _sentence(error)) is not None and not code:
             print(f"formers: {sentence}", file=sys.stderr)
             code = USAGE
@@ -119,14 +119,14 @@ def _run() -> int | None:
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     except Exception as error:
-        if os.environ.get(COMPLETING):  # a TAB that finds nothing says nothing
+        if os.environ.get(COMPLETING):  # completion without results prints nothing
             return FAILED
         sentence = _sentence(error)
         if sentence is None:
             raise
-        # Empty where the parser has printed the help of a command given without arguments. Of several processes the first one speaks.
+        # Empty if the parser has printed the help of a command without arguments. Only the first of several processes prints.
         if sentence and os.environ.get("RANK", "0") == "0":
-            if verbs.manners.verbose and not _of_parser(error):
+            if verbs.verbosity.verbose and not _of_parser(error):
                 traceback.print_exc()
             print(f"formers: {sentence}", file=sys.stderr)
         return DIVERGED if type(error).__name__ == "Diverged" else USAGE
@@ -141,7 +141,7 @@ def _of_parser(error: Exception) -> bool:
 
 
 def _sentence(error: Exception) -> str | None:
-    """What to tell the user, or None for an error that is ours."""
+    """The error message for the user; None for an internal error."""
     if _of_parser(error):
         words = str(error.format_message()).rstrip()  # type: ignore[attr-defined]
         context = getattr(error, "ctx", None)

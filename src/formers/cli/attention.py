@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from formers.inspect import View
     from formers.model import Model
 
-Target = Annotated[str | None, typer.Option(help="An encoder-decoder's target; what it writes, the likeliest, unless given.")]
-Layer = Annotated[int | None, typer.Option(help="Which layer, counted from 0; the mean of all unless given.")]
-Head = Annotated[int | None, typer.Option(help="Which head, counted from 0; the mean of all unless given.")]
+Target = Annotated[str | None, typer.Option(help="An encoder-decoder's target; default: its greedy output.")]
+Layer = Annotated[int | None, typer.Option(help="The layer, counted from 0; default: the mean of all.")]
+Head = Annotated[int | None, typer.Option(help="The head, counted from 0; default: the mean of all.")]
 Checkpoint = Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights: last or best.")]
 PAGE = ".html"
 
@@ -27,9 +27,7 @@ def attention(
     image: Annotated[
         str | None, typer.Option(metavar="FILE", help="What a model of images reads: an image, or SET:NUMBER, e.g. digits:7.")
     ] = None,
-    pixel: Annotated[
-        str | None, typer.Option(metavar="ROW,COLUMN", help="Whose attention over the image; one in the middle unless given.")
-    ] = None,
+    pixel: Annotated[str | None, typer.Option(metavar="ROW,COLUMN", help="The query pixel; default: one in the middle.")] = None,
     channel: Annotated[int | None, typer.Option(help="Which channel value of the pixel, where each is predicted by itself.")] = None,
     class_: Annotated[
         str | None, typer.Option("--class", help="The image's class, its name or number, where the model is conditioned on it.")
@@ -37,7 +35,7 @@ def attention(
     target: Target = None,
     layer: Layer = None,
     head: Head = None,
-    view: Annotated[str | None, typer.Option(help="Whose attention: self, encoder or cross; the last that there is unless given.")] = None,
+    view: Annotated[str | None, typer.Option(help="The attention to show: self, encoder or cross; default: the last.")] = None,
     checkpoint: Checkpoint = "last",
     out: Annotated[
         Path | None,
@@ -86,7 +84,7 @@ def _of_text(
     views = views_of(model, text, target)
     place = find_view(views, view)
     chosen, name = views[place], named(model.spec.name, run)
-    chosen.chosen(layer, head)  # refuses what there is none of
+    chosen.chosen(layer, head)  # raises for what does not exist
     if out is not None:
         if out.suffix.lower() == PAGE:
             written = save_attention_page(views, out, name, layer or 0, head, place)
@@ -126,7 +124,7 @@ def _of_image(
         notice(f"formers: {line}")
     seen = pixel_attention(model, found.levels, pixel, channel, class_number(model, class_), every=page)
     name = named(model.spec.name, run)
-    seen.chosen(layer, head)  # refuses a layer or head that does not exist
+    seen.chosen(layer, head)  # raises for a layer or head that does not exist
     if out is not None:
         save = save_image_attention_page(seen, out, name, layer or 0, head) if page else save_pixel_attention(seen, out, layer, head, name)
         wrote(save, json)
@@ -179,11 +177,11 @@ def alignment(
     check_file(out, (".png", ".svg"))
     model = load(run, "cpu", checkpoint)
     if not isinstance(model, Seq2Seq):
-        raise FormersError(f"{model.spec.name or run} has no cross-attention, so nothing to align: use a run of transformer or seq2seq.")
+        raise FormersError(f"{model.spec.name or run} has no cross-attention: use a run of transformer or seq2seq.")
     views = views_of(model, text, target)
     seen = alignment_of(views[find_view(views, "cross")])
     aligned = by_words(seen) if words else seen
-    aligned.chosen(layer, head)  # refuses what there is none of
+    aligned.chosen(layer, head)  # raises for what does not exist
     if out is not None:
         wrote(save_map(aligned, out, layer, head, named(model.spec.name, run)), json)
     if json:

@@ -1,4 +1,4 @@
-"""The table of what `formers bench` times and what `formers reproduce` trains: a new one is a row here and a file.
+"""The tables of `formers bench` and `formers reproduce`: to add a command, add a row here and a file.
 
 A row of BENCHES names a module of formers.bench that has `bench_NAME`, which takes the options and returns figures by name, and `LIMITS`.
 It may have `check_NAME`, which `--check` runs instead and which measures what the limits are of and no more; `tables(results)` and
@@ -21,24 +21,24 @@ from formers.cli.common import Check, MemberSet
 from formers.cli.complete import complete_member
 from formers.cli.options import parse_set
 
-Rounds = Annotated[int, typer.Option(help="How often each side runs.", min=1)]
-Steps = Annotated[int, typer.Option(help="Steps of each training.", min=1)]
-Seeds = Annotated[int, typer.Option(help="How many runs of each, with the seeds 0, 1, ...", min=1)]
+Rounds = Annotated[int, typer.Option(help="Number of runs of each side.", min=1)]
+Steps = Annotated[int, typer.Option(help="Training steps of each run.", min=1)]
+Seeds = Annotated[int, typer.Option(help="Number of runs of each, with seeds 0, 1, ...", min=1)]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the figures as a picture, .png or .svg, too.")]
 Page = Annotated[
-    Path | None, typer.Option(help="Write the tables with their command into this Markdown file, too, in place of those that it has.")
+    Path | None, typer.Option(help="Also write the tables with their command into this Markdown file, in place of earlier ones.")
 ]
-CheckAlone = Annotated[bool, typer.Option("--check", help="Measure what is promised alone; exit with code 1 where it is missed.")]
-Ponder = Annotated[float, typer.Option(help="What a step of halting costs.", min=0.0)]
+CheckAlone = Annotated[bool, typer.Option("--check", help="Measure only the figures with limits; exit with code 1 if one is outside.")]
+Ponder = Annotated[float, typer.Option(help="The ponder cost: the weight of a halting step in the loss.", min=0.0)]
 
 
 class Option(NamedTuple):
-    """An option: its type, as typer reads it, its default, and how it is handed on. One that is None is not handed on."""
+    """An option: its type, as typer reads it, its default, and the parameter it is passed to. None is not passed."""
 
     kind: Any
     default: Any = None
     parameter: str = ""
-    """The parameter that takes it, where that has another name."""
+    """The parameter it is passed to, if its name differs."""
     convert: Callable[[Any], Any] = lambda value: value
 
 
@@ -49,14 +49,14 @@ class Bench(NamedTuple):
     about: str
     options: Mapping[str, Option]
     module: str = ""
-    """Its file in formers.bench, where that has another name."""
+    """Its file in formers.bench, if its name differs."""
     check: Any = Check
     environment: Mapping[str, str] = MappingProxyType({})
-    """Variables that are set, unless they are, before torch is loaded."""
+    """Default environment variables, set before torch is loaded."""
 
 
 class Claim(NamedTuple):
-    """A row of `formers reproduce`, which `formers bench` has, too."""
+    """A row of `formers reproduce`, also available in `formers bench`."""
 
     name: str
     about: str
@@ -78,22 +78,20 @@ _EXPERIMENT = {"out": Option(Out), "page": Option(Page)}
 BENCHES = (
     Bench(
         "train",
-        "A training step of `decoder` beside the plainest decoder, alternating in one process; and the loop's own overhead.",
+        "A training step of `decoder` compared with a minimal decoder, alternating in one process; and the overhead of the trainer.",
         _rounds(15),
     ),
     Bench(
         "decode",
-        "The time per token of cached decoding beside recomputing everything, and the largest difference of their logits.",
-        {"context": Option(Annotated[int, typer.Option(help="How many tokens have been read.", min=1)], 1024), **_rounds(15)},
+        "The time per token of cached decoding compared with recomputation, and the largest difference of their logits.",
+        {"context": Option(Annotated[int, typer.Option(help="Number of tokens in the context.", min=1)], 1024), **_rounds(15)},
     ),
     Bench(
         "attention",
         "Sparse patterns beside torch's fused kernel over all pairs: time, forward and with backward, and peak memory, against length.",
         {
-            "length": _lengths("How many tokens attend to one another; may be repeated; 512 ... 8192 unless given."),
-            "rounds": Option(
-                Annotated[int, typer.Option(help="How often each runs at short lengths; a third as often at long ones.", min=1)], 15
-            ),
+            "length": _lengths("Number of tokens; may be repeated; 512 ... 8192 unless given."),
+            "rounds": Option(Annotated[int, typer.Option(help="Number of runs at short lengths; a third of it at long ones.", min=1)], 15),
             "out": Option(
                 Annotated[Path | None, typer.Option("--out", "-o", help="Write time against length as a picture, .png or .svg, too.")]
             ),
@@ -102,21 +100,21 @@ BENCHES = (
     ),
     Bench(
         "peers",
-        "Ours beside `local-attention` and the BigBird of `transformers`: same masks and shapes, alternating in one process.",
+        "formers compared with `local-attention` and the BigBird of `transformers`: same masks and shapes, alternating in one process.",
         _rounds(9),
     ),
     Bench(
         "linformer",
         "Forward and backward passes of a low-rank attention sublayer beside dense ones, and how both grow with the length.",
         {
-            "length": _lengths("A length to time; may be repeated, two at least."),
-            "rank": Option(Annotated[int, typer.Option(help="How many projected keys there are.", min=1)], 64),
+            "length": _lengths("A length to time; may be repeated, at least two."),
+            "rank": Option(Annotated[int, typer.Option(help="Number of projected keys.", min=1)], 64),
             **_rounds(5),
         },
     ),
     Bench(
         "span",
-        "Attention sublayers and training steps of `adaptive-span`: heads that look back a little beside heads that look back all the way.",
+        "Attention sublayers and training steps of `adaptive-span`: short spans compared with maximal spans.",
         _rounds(5),
     ),
     Bench(
@@ -152,10 +150,10 @@ BENCHES = (
     ),
     Bench(
         "explain",
-        "The FLOPs and bytes that `formers explain` predicts, beside those of real runs, for the vanilla members.",
+        "The FLOPs and bytes that `formers explain` predicts, compared with those of real runs, for the vanilla members.",
         {
             "length": _lengths("A length to compare at; may be repeated.", 2),
-            "batch": Option(Annotated[int, typer.Option(help="How many rows are read at a time.", min=1)], 1),
+            "batch": Option(Annotated[int, typer.Option(help="Batch size.", min=1)], 1),
         },
         environment={"KINETO_LOG_LEVEL": "99"},  # torch's profiler would print when it starts
     ),
@@ -164,9 +162,7 @@ BENCHES = (
         "The peak memory of a training step against depth and length: plain residuals, activation checkpointing, reversible layers.\n\n"
         "Depths are compared at the first --length, 1024 unless given, and lengths at the last --depth, 6 unless given.",
         {
-            "member": Option(
-                Annotated[str, typer.Option(help="Whose training step, e.g. reformer.", autocompletion=complete_member)], "decoder"
-            ),
+            "member": Option(Annotated[str, typer.Option(help="The member, e.g. reformer.", autocompletion=complete_member)], "decoder"),
             "depth": Option(
                 Annotated[
                     list[int] | None, typer.Option(help="How many layers; may be repeated; 1, 2, 4, 8, 16 and 24 unless given.", min=1)
@@ -199,7 +195,7 @@ CLAIMS = (
             "words": Option(
                 Annotated[int, typer.Option(help="Symbols of the word that is copied; a row is twice that and two tokens.", min=1)], 127
             ),
-            "symbols": Option(Annotated[int, typer.Option(help="How many symbols there are beside 0.", min=2)], 64),
+            "symbols": Option(Annotated[int, typer.Option(help="Number of symbols without 0.", min=2)], 64),
             "chunk": Option(
                 Annotated[int, typer.Option(help="Tokens of a chunk; there are two buckets for each chunk of a row.", min=1)], 16
             ),
@@ -210,7 +206,7 @@ CLAIMS = (
                 "bucket",
             ),
             "steps": Option(Steps, 900),
-            "seed": Option(Annotated[int, typer.Option(help="Draws weights, rows and rotations.")], 0),
+            "seed": Option(Annotated[int, typer.Option(help="Seed of weights, rows and rotations.")], 0),
             "out": Option(
                 Annotated[Path | None, typer.Option("--out", "-o", help="Write the table and the losses as a picture, .png or .svg, too.")]
             ),
@@ -218,13 +214,13 @@ CLAIMS = (
     ),
     Claim(
         "parity",
-        "Graves' parity: a recurrent network that halts by itself beside one step and fixed numbers of steps, by the number of bits.",
+        "Graves' parity: a recurrent network with adaptive halting compared with one step and fixed numbers of steps, by bits.",
         "Bits",
         {
             "steps": Option(Steps, 6000),
             "ponder": Option(Ponder, 0.001),
             "halt_bias": Option(
-                Annotated[float, typer.Option(help="What the halting unit starts with: the larger, the sooner it halts.")], -1.0, "bias"
+                Annotated[float, typer.Option(help="The initial bias of the halting unit: the larger, the sooner it halts.")], -1.0, "bias"
             ),
             "seeds": Option(Seeds, 3),
             **_EXPERIMENT,
@@ -232,7 +228,7 @@ CLAIMS = (
     ),
     Claim(
         "addition",
-        "Sums of more digits than were trained on: universal-transformer beside encoders of as many parameters and of as much computation.",
+        "Sums with more digits than in training: universal-transformer compared with encoders of equal parameters and equal computation.",
         "Sums",
         {
             "steps": Option(Steps, 1800),
@@ -241,7 +237,7 @@ CLAIMS = (
             "nines": Option(
                 Annotated[float, typer.Option(help="The share of columns that are made to add up to 9.", min=0.0, max=0.99)], 0.5
             ),
-            "depth": Option(Annotated[int, typer.Option(help="Steps of the universal transformer, and layers beside it.", min=1)], 4),
+            "depth": Option(Annotated[int, typer.Option(help="Steps of the universal transformer, and layers of the encoders.", min=1)], 4),
             "seeds": Option(Seeds, 3),
             **_EXPERIMENT,
         },

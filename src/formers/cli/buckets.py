@@ -1,4 +1,4 @@
-"""`formers show buckets`: the buckets of LSH attention over a text, and what they let a query see."""
+"""`formers show buckets`: the buckets of LSH attention over a text, and the keys that a query sees."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def buckets(
     length: Annotated[int | None, typer.Option(help="How many tokens of the data; the model's length unless given.", min=1)] = None,
     layer: Annotated[int | None, typer.Option(help="Which layer, counted from 0; the first with buckets unless given.")] = None,
     head: Annotated[int, typer.Option(help="Which head, counted from 0.")] = 0,
-    round_: Annotated[int, typer.Option("--round", help="Whose round's buckets are drawn, counted from 0.")] = 0,
+    round_: Annotated[int, typer.Option("--round", help="The hashing round to draw, counted from 0.")] = 0,
     preset: MemberPreset = None,
     set_: MemberSet = None,
     vocab: MemberVocab = None,
@@ -36,13 +36,13 @@ def buckets(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Draw the buckets of LSH attention over a text, who meets whom in them, and what a later token moves. A member has random weights."""
+    """Draw the LSH buckets of a text, the pairs that share one, and the effect of a later token. A member has random weights."""
     check_file(out, (".png", ".svg"))
     from formers.inspect import buckets_facts, buckets_of, moved, moved_facts, save_buckets
 
     model, name = _opened(member, vocab, preset, set_ or [], checkpoint)
     seen = buckets_of(model, _tokens(model, text, data, length), name)
-    seen.chosen(layer, head, round_)  # refuses what there is none of
+    seen.chosen(layer, head, round_)  # raises for what does not exist
     if out is not None:
         wrote(save_buckets(seen, out, layer, head, round_), json)
         if not json:
@@ -91,14 +91,14 @@ def _tokens(model: Model, text: str | None, data: str | None, length: int | None
     from formers.inspect.measure.buckets import TOKENS
 
     if (text is None) == (data is None):
-        raise FormersError("something must be read, and one thing: give either --text or --data.")
+        raise FormersError("give exactly one of --text and --data.")
     tokenizer = tokenizer_of(model)
     if data is not None:
         found = token_stream(open_text(data), "valid", tokenizer)[: length or min(model.spec.length, TOKENS)]
         return found.long()[None]
     if length is not None:
-        raise FormersError(f"--length {length} is of --data, and a text has its own: leave it out.")
+        raise FormersError(f"--length {length} is for --data, not --text: leave it out.")
     ids = tokenizer.encode(text or "")
     if not ids:
-        raise FormersError("the text is empty, so that there is nothing to look at: give at least one token.")
+        raise FormersError("the text is empty: give at least one token.")
     return torch.tensor([ids])

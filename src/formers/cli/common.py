@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how a verb ends: a table for people, one line of JSON for programs."""
+"""Options that several verbs share, and output: a table, or one line of JSON."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MemberSet = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="An option of the member, e.g. layers=8.", autocompletion=complete_member_set),
 ]
 MemberVocab = Annotated[int | None, typer.Option(help="Size of the vocabulary; 256 (bytes) unless the preset has another.")]
-Check = Annotated[bool, typer.Option("--check", help="Exit with code 1 where a stated figure is missed.")]
+Check = Annotated[bool, typer.Option("--check", help="Exit with code 1 if a stated figure is missed.")]
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write a picture, .png or .svg, instead of drawing in the terminal.")]
 Split = Annotated[str | None, typer.Option(help="Which part of the data: valid, test or train; the held-out one unless given.")]
 
 DIGITS = {"seconds": 1, "start_seconds": 1}
-"""Behind the point, where four are too many."""
+"""Decimal places of figures that do not need four."""
 
 
 def print_json(facts: object) -> None:
@@ -41,7 +41,7 @@ def print_json(facts: object) -> None:
 
 
 def notice(line: str) -> None:
-    """Prints a line in passing: on standard error, and not with -q."""
+    """Prints a line on standard error, unless -q is given."""
     from formers.data.progress import silent
 
     if not silent():
@@ -49,12 +49,12 @@ def notice(line: str) -> None:
 
 
 def wrote(path: Path, json: bool) -> None:
-    """Says which picture was written; in passing where standard output is for JSON."""
+    """Prints the path of a written figure; as a notice if standard output is for JSON."""
     (notice if json else print)(f"wrote {path}")
 
 
 def check_file(out: Path | None, known: tuple[str, ...]) -> None:
-    """Refuses a file that could not be written before anything is computed for it: its suffix, its folder, what draws pictures."""
+    """Raises before any computation if a file cannot be written: wrong suffix, missing folder, or no plotting library."""
     if out is None:
         return
     from importlib.util import find_spec
@@ -64,13 +64,13 @@ def check_file(out: Path | None, known: tuple[str, ...]) -> None:
     if out.suffix.lower() not in known:
         raise FormersError(f"{out.name!r} is no name for this: end it in {', '.join(known[:-1])} or {known[-1]}.")
     if not out.parent.is_dir():
-        raise FormersError(f"cannot write {str(out)!r}, for there is no folder {str(out.parent)!r}: make it, or choose one that exists.")
+        raise FormersError(f"cannot write {str(out)!r}: there is no folder {str(out.parent)!r}; create it, or choose another.")
     if out.suffix.lower() in (".png", ".svg") and find_spec("matplotlib") is None:
         raise FormersError(f"a picture like {out.name!r} needs matplotlib: pip install matplotlib.")
 
 
 def report(results: Mapping[str, object], json: bool) -> None:
-    """Prints results, one a line, or as the last line one JSON object."""
+    """Prints results, one per line, or as one JSON object in the last line."""
     if json:
         print_json(results)
         return

@@ -1,4 +1,4 @@
-"""What a TAB offers: members, presets, patterns, data sets, runs, and the names that --set takes. It loads no torch and prints nothing.
+"""Shell completion: members, presets, patterns, data sets, runs, and the names of --set. It does not load torch.
 
 typer keeps what begins with the word so far; where nothing does, bash and zsh offer files. `formers --install-completion` sets it up.
 """
@@ -17,7 +17,7 @@ from formers.cli.options import ELSEWHERE
 MARKS = ("run.json", "config.json")
 """What the folder of a run or of a saved model holds."""
 DEEPEST, MOST = 3, 2000
-"""How many folders deep runs are looked for, and in how many of them: a TAB must not search a disk."""
+"""Maximum depth and number of folders searched for runs: completion must be fast."""
 
 
 def complete_member() -> list[str]:
@@ -33,7 +33,7 @@ def complete_preset(ctx: typer.Context) -> list[str]:
 
 
 def complete_ablation() -> list[str]:
-    """What can be taken away from a member."""
+    """The parts that an ablation can remove."""
     return names.ablations()
 
 

@@ -1,4 +1,4 @@
-"""Choices written in a YAML file: `--config run.yaml`, as every run keeps one of its own."""
+"""Options from a YAML file: `--config run.yaml`; every run saves one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The names and values of a YAML file, read without running anything it may ask for."""
+    """The names and values of a YAML file, loaded safely."""
     import yaml
 
     from formers.core import FormersError
@@ -15,7 +15,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FormersError(f"{path} is not there: give a YAML file of names and values, e.g. a run's run.yaml.") from None
+        raise FormersError(f"{path} does not exist: give a YAML file of names and values, e.g. a run's run.yaml.") from None
     except OSError as error:
         raise FormersError(f"{path} cannot be read ({error.strerror}): give a YAML file of names and values.") from None
     except UnicodeDecodeError as error:

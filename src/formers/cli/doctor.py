@@ -1,4 +1,4 @@
-"""`formers doctor`: what is here, what works, and what to install for more."""
+"""`formers doctor`: checks this machine, and lists optional packages."""
 
 from __future__ import annotations
 

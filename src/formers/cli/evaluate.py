@@ -13,7 +13,7 @@ from formers.cli.complete import complete_data
 def evaluate(
     run: Run,
     data: Annotated[
-        str | None, typer.Option(help="The data for evaluation; the run's own unless given.", autocompletion=complete_data)
+        str | None, typer.Option(help="The data to evaluate on; default: those of the run.", autocompletion=complete_data)
     ] = None,
     split: Split = None,
     protocol: Annotated[
@@ -24,31 +24,29 @@ def evaluate(
     ] = None,
     attention_length: Annotated[
         int | None,
-        typer.Option(help="How far a token sees back: the tokens of a window, or of the memory; the run's own unless given.", min=0),
+        typer.Option(help="The context: the tokens of a window, or of the memory; default: that of the run.", min=0),
     ] = None,
     segment: Annotated[
         int | None,
         typer.Option("--segment", "--context", help="Tokens read at a time: a segment, or without a memory a window.", min=1),
     ] = None,
-    clamp: Annotated[int | None, typer.Option(help="Relative distances beyond it look like it.", min=1)] = None,
+    clamp: Annotated[int | None, typer.Option(help="Larger relative distances are treated as this one.", min=1)] = None,
     same_length: Annotated[
-        bool | None, typer.Option("--same-length/--no-same-length", help="With a memory: every token sees as many others.")
+        bool | None, typer.Option("--same-length/--no-same-length", help="With a memory: every token attends to the same number of tokens.")
     ] = None,
-    stride: Annotated[int | None, typer.Option(help="Tokens from one sliding window to the next; 1 unless given.", min=1)] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens between two sliding windows; default 1.", min=1)] = None,
     rounds: Annotated[int | None, typer.Option(help="Hashing rounds of a reformer; the run's own unless given.", min=1)] = None,
-    limit: Annotated[int | None, typer.Option(help="Evaluate the first so many tokens of a text, or rows of other data.", min=1)] = None,
-    batch: Annotated[
-        int, typer.Option(help="How many sequences at a time; with a memory the lanes of a text, 1 for one stream.", min=1)
-    ] = 16,
-    episodes: Annotated[int | None, typer.Option(help="Of an agent: how many fresh episodes it plays; 200 unless given.", min=1)] = None,
-    env: Annotated[str | None, typer.Option(help="Of an agent: the environment; the run's own unless given.")] = None,
-    seed: Annotated[int, typer.Option(help="Of an agent: draws the episodes.", min=0)] = 0,
-    sampled: Annotated[bool, typer.Option("--sampled", help="Of an agent: draw actions, instead of the most probable ones.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Evaluate only the first LIMIT tokens of a text, or rows of other data.", min=1)] = None,
+    batch: Annotated[int, typer.Option(help="Batch size; with a memory the number of lanes of a text, 1 for one stream.", min=1)] = 16,
+    episodes: Annotated[int | None, typer.Option(help="For an agent: number of new episodes; default 200.", min=1)] = None,
+    env: Annotated[str | None, typer.Option(help="For an agent: the environment; default: that of the run.")] = None,
+    seed: Annotated[int, typer.Option(help="For an agent: seed of the episodes.", min=0)] = 0,
+    sampled: Annotated[bool, typer.Option("--sampled", help="For an agent: sample actions, instead of the most probable ones.")] = False,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights.")] = "last",
-    device: Annotated[str, typer.Option(help="Where to evaluate: cpu, cuda, mps; auto takes what is there.")] = "auto",
+    device: Annotated[str, typer.Option(help="The device: cpu, cuda, mps; auto takes the best available.")] = "auto",
     json: Json = False,
 ) -> None:
-    """Evaluate the model of RUN on held-out data, or an agent on fresh episodes: the figures, and how they were counted."""
+    """Evaluate the model of RUN on held-out data, or an agent on new episodes: the metrics and the protocol."""
     from formers.core import FormersError
     from formers.evaluation.protocol import Protocol
     from formers.training.folder import is_agent

@@ -1,4 +1,4 @@
-"""`formers explain`: what a member or a run is made of, what runs in it, and what it costs."""
+"""`formers explain`: the parts, executors and costs of a member or a run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def explain(
     preset: MemberPreset = None,
     set_: MemberSet = None,
     vocab: MemberVocab = None,
-    length: Annotated[
-        list[int] | None, typer.Option(help="A length to give costs for; may be repeated; 128 to 32,768 unless given.")
-    ] = None,
+    length: Annotated[list[int] | None, typer.Option(help="A length to compute costs for; may be repeated; default 128 to 32,768.")] = None,
     batch: Annotated[int, typer.Option(help="How many rows are read at a time.")] = 1,
     json: Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`formers generate`: writes with a trained model."""
+"""`formers generate`: generates text or images with a trained model."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def generate(
     prompts: Annotated[
         str | None, typer.Option(metavar="FILE", help="Many prompts: a text file of lines, a .jsonl of records, or - for standard input.")
     ] = None,
-    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Ask for prompts, and answer each as it is written.")] = False,
-    max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write at the most.")] = 200,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token, 1 the model's own spread.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Choose among so many likeliest tokens only.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Choose among the fewest tokens that have this share of the probability.")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Choose among tokens with this share of the likeliest one's probability.")] = None,
-    repetition_penalty: Annotated[float, typer.Option(help="Above 1 makes tokens that stand in the text already less likely.")] = 1.0,
+    interactive: Annotated[bool, typer.Option("--interactive", "-i", help="Read prompts interactively, and answer each.")] = False,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token, 1 samples from the model's distribution.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample from this many most likely tokens only.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the smallest set of tokens with this total probability.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Sample from tokens with at least this share of the largest probability.")] = None,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1 makes tokens already in the text less likely.")] = 1.0,
     stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be repeated.")] = None,
-    samples: Annotated[int, typer.Option(help="How many texts for each prompt.")] = 1,
-    beams: Annotated[int | None, typer.Option(help="Search for the likeliest text with so many beams instead of drawing.")] = None,
-    length_penalty: Annotated[float, typer.Option(help="Of a beam search: 0 favours short texts, more favours longer ones.")] = 0.6,
+    samples: Annotated[int, typer.Option(help="Number of texts per prompt.")] = 1,
+    beams: Annotated[int | None, typer.Option(help="Beam search with this many beams, instead of sampling.")] = None,
+    length_penalty: Annotated[float, typer.Option(help="For beam search: 0 favours short texts, larger values favour longer ones.")] = 0.6,
     class_: Annotated[str | None, typer.Option("--class", help="Of images: the class to draw, by its name or number.")] = None,
     image: Annotated[
         str | None, typer.Option(metavar="FILE", help="Of images: complete this one; a file, or SET:NUMBER such as digits:7.")
@@ -48,13 +48,13 @@ def generate(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Of images: write them to a .png, or to a .gif in which they grow.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed writes the same text, or draws the same images.")] = None,
-    batch: Annotated[int, typer.Option(help="How many texts are written side by side.", min=1)] = 64,
+    seed: Annotated[int | None, typer.Option(help="The same seed generates the same text or images.")] = None,
+    batch: Annotated[int, typer.Option(help="Number of texts generated at once.", min=1)] = 64,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights: last or best.")] = "last",
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps; auto takes what is there.")] = "cpu",
+    device: Annotated[str, typer.Option(help="The device: cpu, cuda, mps; auto takes the best available.")] = "cpu",
     json: Json = False,
 ) -> None:
-    """Write with the model of RUN: as it is written, or with --json a line of JSON for every text. A run of images draws images."""
+    """Generate with the model of RUN: text as it is generated, or with --json a line of JSON per text. A run of images draws images."""
     from formers.cli.interactive import converse, say
     from formers.core import FormersError
     from formers.generation import Options
@@ -64,9 +64,9 @@ def generate(
     ways = {"PROMPT": words, "--prompt": prompt, "--prompts": prompts, "--interactive": interactive or None}
     given = [name for name, value in ways.items() if value is not None]
     if len(given) > 1:
-        raise FormersError(f"{' and '.join(given)} are two ways to give prompts: use one of them.")
+        raise FormersError(f"{' and '.join(given)} cannot be combined: give prompts with one of them.")
     if interactive and json:
-        raise FormersError("--interactive answers people, --json programs: use one of them.")
+        raise FormersError("--interactive and --json cannot be combined: use one of them.")
     options = Options(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, stop=tuple(stop or ()),
         repetition_penalty=repetition_penalty, seed=seed, samples=samples, beams=beams, length_penalty=length_penalty,
@@ -106,13 +106,13 @@ def generate(
 
 
 def _write_all(model: Model, prompts: list[Prompt], options: Options, batch: int, json: bool) -> None:
-    """Writes for every prompt, with a bar on standard error, and prints each text as soon as those before it are done."""
+    """Generates for every prompt, with a bar on standard error, and prints the texts in order as soon as they are done."""
     from formers.generation import texts, tokenizer_of, whole_text
     from formers.training.log import progress_bar
 
     tokenizer = tokenizer_of(model)
     ids = [prompt.encoded(tokenizer) for prompt in prompts]
-    # Texts that go to the terminal show by themselves how far it is.
+    # Texts on the terminal show the progress themselves.
     with nullcontext(lambda done, total: None) if sys.stdout.isatty() else progress_bar("writing") as tick:
         for number, lines in enumerate(texts(model, ids, options, batch)):
             for line in lines:
@@ -125,7 +125,7 @@ def _write_all(model: Model, prompts: list[Prompt], options: Options, batch: int
 
 
 def _facts(asked: Prompt, prompt: str, text: str, line: Line, options: Options) -> dict[str, Any]:
-    """What is said of a text: the record it was asked with, the text whole and without its prompt, its ids, and why it ended."""
+    """The JSON of a text: its record, the text with and without its prompt, its ids, and why it ended."""
     found = {"completion": line.text, "completion_ids": line.ids, "sample": line.sample, "why": line.why}
     score = {} if options.beams is None else {"score": line.score}
     return {**asked.record, "prompt": prompt, "text": text, **found, **score}

@@ -1,4 +1,4 @@
-"""`formers show interaction`: how many operations follow one another, and how far apart two tokens are, as rows grow longer."""
+"""`formers show interaction`: sequential operations, and path lengths between two tokens, by length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def interaction(
         list[str] | None,
         typer.Argument(
             metavar="[MEMBER[:NAME=VALUE,...]]...",
-            help="Members, perhaps with options of their own; all that read tokens unless given.",
+            help="Members, perhaps with options; default: all that read tokens.",
             autocompletion=complete_member,
         ),
     ] = None,
@@ -74,5 +74,5 @@ def _words(first: int, last: int) -> str:
     return (
         f"At {first:,} to {last:,} tokens. operations: the longest chain of kernels from the tokens to the logits of one pass. path: the "
         "fewest operations that carry information from one token to another, for the worst pair; mean: for all pairs, at the last length. "
-        "Behind an order stands the slope of the last step in logarithms; O(n/k) grows by one with every k tokens."
+        "After the order: the slope of the last step in logarithms; O(n/k) grows by one with every k tokens."
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from formers.model import Model
 
 HELP = """\
-Type a prompt. /set NAME=VALUE changes an option (/set temperature=0.5), /again answers the last prompt anew,
+Type a prompt. /set NAME=VALUE changes an option (/set temperature=0.5), /again answers the last prompt again,
 /help says this, /quit or Ctrl-D ends, Ctrl-C stops an answer. A prompt that begins with a slash: put a space before it."""
 
 
@@ -22,7 +22,7 @@ def converse(model: Model, options: Options) -> None:
     """Reads prompts from standard input, a line each, and writes an answer to each, until the input ends."""
     with suppress(ImportError):  # lines can be edited and called back where Python has it
         import readline  # noqa: F401
-    if sys.stdin is None:  # closed: nobody asks
+    if sys.stdin is None:  # closed: there is no input
         return
     asking = sys.stdin.isatty()
     if asking:

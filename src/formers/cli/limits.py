@@ -1,4 +1,4 @@
-"""How a bench ends: its tables, its results, and whether they keep the limits that are stated."""
+"""The output of a bench: its tables, its results, and whether they are within their limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show(*shown: Table | str) -> None:
-    """Prints tables and words, an empty line behind each."""
+    """Prints tables and text, each followed by an empty line."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -24,13 +24,13 @@ def show(*shown: Table | str) -> None:
 
 
 def end(results: dict[str, Any], limits: dict[str, tuple[float, float]], check: bool, json: bool) -> None:
-    """Prints the results; with check, one that is outside its limits is told and ends in exit code 1, one that is unknown is told."""
+    """Prints the results; with check, reports each that is unknown or outside its limits; exit code 1 if one is outside."""
     unknown = [name for name in limits if results[name] is None]
     missed = [name for name, (low, high) in limits.items() if name not in unknown and not low <= results[name] <= high]
     report(results, json)
     if check:
         for name in unknown:
-            print(f"not evaluated: {name} cannot be measured on this system", file=sys.stderr)
+            print(f"not checked: {name} cannot be measured on this system", file=sys.stderr)
     if check and missed:
         for name in missed:
             print(f"missed: {name} = {results[name]:.4g} is outside {limits[name][0]:g} ... {limits[name][1]:g}", file=sys.stderr)

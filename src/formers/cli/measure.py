@@ -1,4 +1,4 @@
-"""`formers show losses` and `formers show context`: what trained models do with their context, measured on held-out text and drawn."""
+"""`formers show losses` and `formers show context`: how trained models use their context, measured on held-out text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from formers.cli.common import Json, Out, Split, check_file, print_json, wrote
 from formers.cli.complete import complete_data, complete_run
 
 Runs = Annotated[list[Path], typer.Argument(help="One run or more.", autocompletion=complete_run)]
-Data = Annotated[str | None, typer.Option(help="The data for evaluation; each run's own unless given.", autocompletion=complete_data)]
+Data = Annotated[str | None, typer.Option(help="The data to evaluate on; default: those of each run.", autocompletion=complete_data)]
 Checkpoint = Annotated[Literal["last", "best"], typer.Option(help="Which of the runs' weights: last or best.")]
 
 
@@ -19,13 +19,13 @@ def losses(
     runs: Runs,
     data: Data = None,
     split: Split = None,
-    limit: Annotated[int, typer.Option(help="Evaluate the first so many tokens.", min=1)] = 100_000,
-    batch: Annotated[int, typer.Option(help="How many segments at a time.", min=1)] = 16,
+    limit: Annotated[int, typer.Option(help="Evaluate only this many tokens, from the start.", min=1)] = 100_000,
+    batch: Annotated[int, typer.Option(help="Number of segments per batch.", min=1)] = 16,
     checkpoint: Checkpoint = "last",
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Draw the loss by the position within the segment: what its first tokens cost. A run with a memory is drawn with it and without."""
+    """Draw the loss by the position within the segment. A run with a memory is drawn with it and without."""
     check_file(out, (".png", ".svg"))
     from formers.inspect import draw_curves, losses_facts, losses_panel, run_losses, save_panels
     from formers.training.log import progress_bar
@@ -34,7 +34,7 @@ def losses(
         found = [each for run in runs for each in run_losses(run, data, split, batch, limit, checkpoint, tick)]
     panel = losses_panel(found)
     if out is not None:
-        caption = "The mean loss by the position within the segment. A segment that is read alone begins with nothing to go by."
+        caption = "The mean loss by the position within the segment. A segment read alone starts without context."
         wrote(save_panels([panel], out, caption), json)
     if json:
         print_json(losses_facts(found))
@@ -46,7 +46,7 @@ def context(
     runs: Runs,
     data: Data = None,
     split: Split = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens are evaluated, each with every context.", min=1)] = 500,
+    tokens: Annotated[int, typer.Option(help="Number of tokens to evaluate, each with every context.", min=1)] = 500,
     step: Annotated[int | None, typer.Option(help="From one context to the next; an eighth of the longest unless given.", min=1)] = None,
     longest: Annotated[int | None, typer.Option(help="The longest context; twice what a model sees at once unless given.", min=2)] = None,
     top: Annotated[
@@ -57,7 +57,7 @@ def context(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Draw the loss against the length of the context, and tell the relative effective context length of RUNS as a group."""
+    """Draw the loss against the length of the context, and print the relative effective context length of RUNS as a group."""
     check_file(out, (".png", ".svg"))
     from formers.inspect import context_facts, context_panels, context_words, draw_curves, run_contexts, save_panels
     from formers.inspect.draw.context_length import share_words

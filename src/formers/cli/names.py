@@ -1,6 +1,6 @@
-"""The names that a TAB offers, read from the sources without running them: loading torch would take a second or two.
+"""Names for shell completion, parsed from the sources without importing them: loading torch would take a second or two.
 
-What is read here is what the registries hold, and there is nothing to keep in step: tests/cli/test_manners.py compares the two.
+A test compares them with the registries: tests/cli/test_command_line.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def members() -> dict[str, Known]:
 
 
 def ablations() -> list[str]:
-    """What can be taken away from a member, from the table in family/ablations.py."""
+    """The names of the ablations, from the table in family/ablations.py."""
     return [key for key, _ in _items(_table("ablations.py", "ABLATIONS"))]
 
 

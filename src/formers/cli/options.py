@@ -6,7 +6,7 @@ import json
 from typing import Any, NoReturn
 
 ELSEWHERE = ("data", "env", "out", "member", "from", "from_run", "quiet", "device", "preset", "track", "steps", "minutes", "seed")
-"""What has an option of its own, and is not taken by --set."""
+"""Names with their own command-line option, which --set does not take."""
 
 
 def parse_set(pairs: list[str]) -> dict[str, Any]:

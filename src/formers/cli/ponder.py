@@ -1,4 +1,4 @@
-"""`formers show ponder`: how long the tokens of a text think, or those of data, by difficulty and by step."""
+"""`formers show ponder`: the ponder times of the tokens of a text, or of data by difficulty and by step."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def ponder(
         typer.Option(help="Read the first so many rows of the data; of a text, the batches that hold its first so many tokens.", min=1),
     ] = None,
     batch: Annotated[int, typer.Option(help="How many rows of the data at a time.", min=1)] = 16,
-    steps: Annotated[bool, typer.Option("--steps", help="Tell the halting probabilities of each step, too.")] = False,
+    steps: Annotated[bool, typer.Option("--steps", help="Also show the halting probabilities of each step.")] = False,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights: last or best.")] = "last",
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Draw how many steps each token of a text takes until it halts; or of data, against how hard their rows are."""
+    """Draw how many steps each token of a text takes until it halts; or of data, by difficulty."""
     check_file(out, (".png", ".svg"))
     from formers.core import FormersError
 
@@ -42,7 +42,7 @@ def ponder(
         return
     for name, value in {"data": data, "split": split, "limit": limit}.items():
         if value is not None:
-            raise FormersError(f"--{name} {value} is of data, and a text is to be read: leave one of them out.")
+            raise FormersError(f"--{name} {value} is for data, not --text: leave one of them out.")
     _text(run, text, target, steps, checkpoint, out, json)
 
 

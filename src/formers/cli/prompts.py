@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from formers.data import Tokenizer
 
 FIELDS = ("prompt", "text", "source")
-"""Where a record may have its prompt, in this order; `ids` holds token ids instead."""
+"""The fields of a record that may hold the prompt, in this order; `ids` holds token ids instead."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def _lines(file: str, name: str) -> Iterator[tuple[int, str]]:
         every = text.decode("utf-8", errors="replace").split("\n")
         yield from ((number, line.removesuffix("\r")) for number, line in enumerate(every, 1) if line.strip())
     elif not Path(file).is_file():
-        raise FormersError(f"{file} is no file: give a .txt with a prompt a line, a .jsonl with records, or - for standard input.")
+        raise FormersError(f"{file} is not a file: give a .txt with a prompt a line, a .jsonl with records, or - for standard input.")
     else:
         yield from lines(name, Path(file), "replace")
 

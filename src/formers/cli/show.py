@@ -55,7 +55,7 @@ def pattern(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Draw who attends to whom: a row for each query, a mark for each key it sees; of an image also what one pixel sees on it."""
+    """Draw an attention pattern: a row for each query, a mark for each key it sees; for images also the view of one pixel."""
     from formers.core import FormersError
     from formers.inspect import draw_pattern, pattern_facts, save_pattern
     from formers.inspect.draw.pattern_images import draw_on_image, save_on_image
@@ -64,7 +64,7 @@ def pattern(
     chosen, image = pattern_or_member(name, parse_set(set_ or []), None if size is None else parse_size(size))
     where = None if pixel is None else parse_pixel(pixel)
     if image is None and where is not None:
-        raise FormersError(f"--pixel {pixel} is of an image, and the positions of {name} are not those of one: give --size, e.g. 8x8.")
+        raise FormersError(f"--pixel {pixel} is for images, and {name} has no image: give --size, e.g. 8x8.")
     places = 32 if length is None else length
     if out is not None:
         wrote(
@@ -94,7 +94,7 @@ def pattern(
 def positions(
     length: Annotated[int | None, typer.Option(help="How many positions to draw; 64 unless given.")] = None,
     dim: Annotated[int | None, typer.Option(help="How many dimensions sinusoids have; 64 unless given.")] = None,
-    run: Annotated[Path | None, typer.Option(help="Draw what the model of this run adds to its stream, learned or not.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Draw the positions that the model of this run adds, learned or not.")] = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -103,7 +103,7 @@ def positions(
     from formers.inspect import draw_positions, positions_facts, run_table, save_positions, sinusoid_table
 
     if run is not None and dim is not None:
-        raise FormersError(f"--dim {dim} is of sinusoids, and {run} has a width of its own: leave one of them out.")
+        raise FormersError(f"--dim {dim} is for sinusoids, and {run} has its own width: leave one of them out.")
     table = sinusoid_table(64 if length is None else length, 64 if dim is None else dim) if run is None else run_table(run, length)
     if out is not None:
         wrote(save_positions(table, out), json)
@@ -145,12 +145,12 @@ def _console() -> Console:
 @app.command()
 def spans(
     run: Run,
-    text: Annotated[str | None, typer.Option(help="What the model reads, where every token has spans of its own (dynamic).")] = None,
+    text: Annotated[str | None, typer.Option(help="What the model reads, where every token has its own spans (dynamic).")] = None,
     checkpoint: Checkpoint = "last",
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Draw how far back each head of RUN has learned to look, and what that saves."""
+    """Draw the learned span of each head of RUN, and the operations saved."""
     from formers.inspect import draw_spans, save_spans, spans_facts, spans_of
     from formers.model import load
 

@@ -1,4 +1,4 @@
-"""`formers train` and `formers resume`: train a member, or go on with a run, and print what it reached."""
+"""`formers train` and `formers resume`: train a member, or resume a run, and print the results."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Steps = Annotated[int | None, typer.Option(help="Stop after so many steps, counted from the beginning of the run; 1000 unless given.")]
-Minutes = Annotated[float | None, typer.Option(help="Stop after so many minutes, counted from the beginning of the run.")]
-Device = Annotated[str | None, typer.Option(help="Where to train: cpu, cuda, mps; auto takes what is there.")]
+Steps = Annotated[int | None, typer.Option(help="Stop after this many steps, counted from the start of the run; default 1000.")]
+Minutes = Annotated[float | None, typer.Option(help="Stop after this many minutes, counted from the start of the run.")]
+Device = Annotated[str | None, typer.Option(help="The device: cpu, cuda, mps; auto takes the best available.")]
 Counts = Annotated[bool, typer.Option("--counts", help="Fit an order-3 count model to the same bytes, for comparison.")]
-Sample = Annotated[int, typer.Option(help="How many tokens of text to write at the end.")]
-Prompt = Annotated[str, typer.Option(help="What the text written at the end begins with.")]
+Sample = Annotated[int, typer.Option(help="Number of tokens of sample text at the end.")]
+Prompt = Annotated[str, typer.Option(help="The prompt of the sample text at the end.")]
 
 OWN = ("config", "counts", "json", "overwrite", "prompt", "sample", "set")
 """Options of the command that are neither sizes nor settings."""
@@ -56,30 +56,30 @@ def train(
     steps: Steps = None,
     minutes: Minutes = None,
     preset: Annotated[str | None, typer.Option(help="A named configuration: base is the paper's.", autocompletion=complete_preset)] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file of options; what the command line says counts more.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of options; the command line takes precedence.")] = None,
     set_: Set = None,
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="RUN", help="Begin with the weights and sizes of another run.", autocompletion=complete_run),
+        typer.Option("--from", metavar="RUN", help="Start from the weights and sizes of another run.", autocompletion=complete_run),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the dropout; 0 unless given.")] = None,
     device: Device = None,
-    tokens: Annotated[str | None, typer.Option(help="What text is cut into: bytes, characters, bpe or words.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="The tokens of a text: bytes, characters, bpe or words.")] = None,
     valid: Annotated[str | None, typer.Option(help="Held-out data of your own; else a part of --data is held out.")] = None,
-    save_every: Annotated[int | None, typer.Option(help="Save every so many steps; every five minutes unless given.")] = None,
-    eval_every: Annotated[int | None, typer.Option(help="Judge every so many steps; ten times in the run unless given.")] = None,
+    save_every: Annotated[int | None, typer.Option(help="Save every this many steps; default: every five minutes.")] = None,
+    eval_every: Annotated[int | None, typer.Option(help="Evaluate every this many steps; default: ten times in the run.")] = None,
     precision: Annotated[str | None, typer.Option(help="float32, bf16, or fp16 on a GPU.")] = None,
     compile_: Annotated[bool | None, typer.Option("--compile", help="Compile the step with torch.compile.")] = None,
     track: Annotated[
-        str | None, typer.Option(help="Where figures go beside metrics.jsonl: auto, none, or some of tensorboard,wandb,mlflow.")
+        str | None, typer.Option(help="Trackers besides metrics.jsonl: auto, none, or some of tensorboard,wandb,mlflow.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --out holds.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     counts: Counts = False,
     sample: Sample = 0,
     prompt: Prompt = "",
     json: Json = False,
 ) -> None:
-    """Train MEMBER with a live bar, save it as it goes, and evaluate it on held-out data, or with --env on fresh episodes."""
+    """Train MEMBER with a progress bar, save checkpoints, and evaluate it on held-out data, or with --env on new episodes."""
     from formers.core import FormersError
     from formers.training import train as run
 
@@ -94,7 +94,7 @@ def train(
     if member is None and named is None:
         raise FormersError("no member is named: write `formers train MEMBER`; `formers members` lists them.")
     if member is not None and named not in (None, member):
-        raise FormersError(f"{config} is of the member {named}, not {member}: leave one of them out.")
+        raise FormersError(f"{config} is for {named}, not {member}: leave one of them out.")
     member = str(named if member is None else member)
     if "from" in written:
         written["from_run"] = written.pop("from")
@@ -117,7 +117,7 @@ def train(
     if steps is not None or minutes is not None:  # one budget replaces the other
         written = {name: value for name, value in written.items() if name not in ("steps", "minutes")}
     chosen: dict[str, Any] = {**written, **options, **{name: value for name, value in given.items() if value is not None}}
-    if "out" not in chosen and os.environ.get("WORLD_SIZE", "1") == "1":  # several processes would each find another
+    if "out" not in chosen and os.environ.get("WORLD_SIZE", "1") == "1":  # several processes would each choose another
         chosen["out"] = unused(Path("runs") / member)
     folder = chosen.pop("out", None)
     if "env" in chosen:
@@ -130,7 +130,7 @@ def train(
 
 
 def _train_agent(member: str, chosen: dict[str, Any], folder: Any, overwrite: bool, json: bool) -> None:
-    """Trains an agent, and prints what it reached; what is for data alone is refused."""
+    """Trains an agent and prints its results; raises for options that are for data only."""
     from formers.core import FormersError
     from formers.rl import train as run
 
@@ -145,7 +145,7 @@ def _train_agent(member: str, chosen: dict[str, Any], folder: Any, overwrite: bo
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="The folder of a run that was stopped, killed, or is to go on.", autocompletion=complete_run)],
+    run: Annotated[Path, typer.Argument(help="The folder of a run that was stopped or is to be extended.", autocompletion=complete_run)],
     steps: Steps = None,
     minutes: Minutes = None,
     device: Device = None,
@@ -154,7 +154,7 @@ def resume(
     prompt: Prompt = "",
     json: Json = False,
 ) -> None:
-    """Go on with RUN from its newest sound checkpoint, bit for bit as if it had never stopped."""
+    """Resume RUN from its newest valid checkpoint, bit-exactly, as if it had never stopped."""
     from formers.training import resume as go_on
     from formers.training.folder import is_agent
 
@@ -167,8 +167,8 @@ def resume(
 
 
 def _end(folder: Path, done: Trained, counts: bool, sample: int, prompt: str, json: bool) -> None:
-    """Prints what a run reached, with a text it writes and the count model's figure where they are wanted."""
-    if not done.results:  # one of several processes, and not the one that speaks
+    """Prints the results of a run, with a text sample and the count model's figure if requested."""
+    if not done.results:  # one of several processes, and not the first, which prints
         return
     results: dict[str, Any] = {"run": str(folder), **done.results}
     spec = done.task.spec
@@ -193,6 +193,6 @@ def _end(folder: Path, done: Trained, counts: bool, sample: int, prompt: str, js
 
 
 def unused(folder: Path) -> Path:
-    """The folder, or with -2, -3, ... behind its name the first that is not there yet."""
+    """The folder, or the first of NAME-2, NAME-3, ... that does not exist yet."""
     tries = (folder if n == 1 else folder.with_name(f"{folder.name}-{n}") for n in itertools.count(1))
     return next(f for f in tries if not f.exists())

@@ -1,7 +1,7 @@
-"""-v and -q: how much is said on standard error, on every verb and wherever in the line they stand.
+"""-v and -q: the verbosity of standard error, on every verb and anywhere in the line.
 
-The library logs and never prints; here its log is shown, a line each: `formers: warning: ...`. Results go to standard output and are
-shown whatever was asked for.
+The library logs and never prints; here its log is shown, one line per record: `formers: warning: ...`. Results go to standard output
+at any verbosity.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 """Without -v, with it, with -vv."""
 
 
-class Manners:
-    """What the command line has asked for so far."""
+class Verbosity:
+    """The verbosity that the command line has set so far."""
 
     def __init__(self) -> None:
         self.verbose = 0
@@ -32,14 +32,14 @@ class Manners:
 
     @property
     def level(self) -> int:
-        """From which level on the log is shown. Of several processes the first one speaks."""
+        """The lowest log level shown. Only the first of several processes logs."""
         if self.quiet or os.environ.get("RANK", "0") != "0":
             return logging.ERROR
         return LEVELS[min(self.verbose, len(LEVELS) - 1)]
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Within it the library's log is shown as asked for; with -q no bar, no notice and no warning is."""
+    def applied(self) -> Iterator[None]:
+        """Context in which the library's log is shown at this verbosity; with -q no bar, no notice and no warning."""
         library, handler = logging.getLogger("formers"), _Lines(self.level)
         before = library.level
         library.addHandler(handler)
@@ -59,20 +59,20 @@ class Manners:
 
 
 class Verbs(TyperGroup):
-    """The tree of commands. Each verb and each group takes -v and -q; new ones need not know of them."""
+    """The tree of commands. Each verb and each group takes -v and -q."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.manners = Manners()
-        options = _options(self.manners)
+        self.verbosity = Verbosity()
+        options = _options(self.verbosity)
         for command in _tree(self):
             command.params.extend(options)
             if not hasattr(command, "commands") and command.callback is not None:
-                command.callback = _around(self.manners, command.callback)
+                command.callback = _around(self.verbosity, command.callback)
 
 
 class _Lines(logging.Handler):
-    """A line on standard error for each record. A bar that is being shown has put itself in the place of sys.stderr, and stays below."""
+    """Writes a line on standard error for each record. A visible progress bar replaces sys.stderr and stays below."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -82,14 +82,14 @@ class _Lines(logging.Handler):
             self.handleError(record)
 
 
-def _options(manners: Manners) -> list[Any]:
-    """-v and -q as typer makes them; what they are given goes to `manners`."""
+def _options(verbosity: Verbosity) -> list[Any]:
+    """-v and -q as typer options; their values go to `verbosity`."""
 
     def louder(times: int) -> None:
-        manners.verbose += times
+        verbosity.verbose += times
 
     def quieter(wanted: bool) -> None:
-        manners.quiet |= wanted
+        verbosity.quiet |= wanted
 
     def verb(
         verbose: int = typer.Option(
@@ -114,10 +114,10 @@ def _tree(command: Any) -> Iterator[Any]:
         yield from _tree(inner)
 
 
-def _around(manners: Manners, act: Callable[..., Any]) -> Callable[..., Any]:
+def _around(verbosity: Verbosity, act: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(act)
     def verb(*values: Any, **options: Any) -> Any:
-        with manners.kept():
+        with verbosity.applied():
             return act(*values, **options)
 
     return verb

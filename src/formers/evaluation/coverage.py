@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from formers.attention import LSH
+from formers.evaluation.protocol import same_length
+from formers.memory import Recurrence
+from formers.model import Spec
+from formers.score import Relative
+
 
 class Coverage(NamedTuple):
     """The amount evaluated, the amount there is, and the unit."""
@@ -33,3 +39,12 @@ def segment_words(batches: Any, whole: int, size: int, sample: int | None) -> st
     lanes = min(size, whole)
     width = min(batches.length, -(-whole // lanes))
     return f"segments of {width:,} tokens in {lanes:,} {'lanes' if lanes > 1 else 'lane'}"
+
+
+def context_words(spec: Spec, continues: bool) -> list[str]:
+    """What else limits the context, in words: memory, clamp, and hashing rounds."""
+    words = [f"rounds {part.evaluation_rounds or part.rounds}" for part in spec.attention.kinds if isinstance(part, LSH)][:1]
+    if continues and isinstance(spec.memory, Recurrence):
+        words.append(f"memory {spec.memory.length:,}")
+        words += ["same length"] if same_length(spec) else []
+    return [*words, f"clamp {spec.score.clamp:,}"] if isinstance(spec.score, Relative) and spec.score.clamp is not None else words

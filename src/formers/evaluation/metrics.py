@@ -3,8 +3,8 @@
 bits per byte = nats / (bytes ln 2)       nats summed over the evaluated targets, bytes of their text      E21
 
 Bits per character divide by the UTF-8 characters of the same text. Perplexity is exp(nats / n), n the tokens, or the words for the
-perplexity per word. A line end counts as a word, as in the published results of Penn Treebank and WikiText, whose lines end in a token
-of their own.
+perplexity per word. A line end counts as a word, as in the published results of Penn Treebank and WikiText, whose lines end in a
+separate token.
 """
 
 from __future__ import annotations
@@ -12,31 +12,24 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from formers.attention import LSH
 from formers.core import IGNORED
 from formers.data import Batch, Batches, Bytes, LastWord, Stories, Tokenizer
 from formers.data.images import ImageBatches
 from formers.data.spread import spread
-from formers.evaluation.coverage import Coverage, segment_words
-from formers.evaluation.protocol import same_length
+from formers.evaluation.coverage import Coverage, context_words, segment_words
+from formers.evaluation.word_counter import WordCounter
 from formers.heads import AdaptiveSoftmax, Classify, LanguageModel, MaskedLM, PixelHead
-from formers.memory import Recurrence
 from formers.model import Model, Seq2Seq, Spec
 from formers.model.model import Output
-from formers.score import Relative
 
 Results = dict[str, float | int | str]
 LOGITS_CHUNK = 1024
 """Logits that a chunked head did not return are computed for this many targets at a time."""
 PASSED = 0.95
 """The share of right answers at which a bAbI task is passed (Weston et al., 2015)."""
-
-SPACE = np.zeros(256, dtype=bool)
-SPACE[list(b" \t\n\r\v\f")] = True
 
 
 def bits(nats: float, count: float) -> float:
@@ -64,25 +57,6 @@ def live_metrics(model: Model, loss: float) -> dict[str, float]:
     if head.generates and not isinstance(model, Seq2Seq) and isinstance(model.tokenizer, Bytes):
         return {"bits/byte": bits(loss, 1)}
     return {"perplexity": perplexity(loss, 1)}
-
-
-class WordCounter:
-    """Counts bytes, UTF-8 characters, and words and line ends of a text given in chunks, which may split words and characters."""
-
-    def __init__(self) -> None:
-        self.inside = False
-        """Whether the last byte was inside a word."""
-
-    def count(self, text: bytes) -> tuple[int, int, int]:
-        """Bytes, characters and words that the next chunk adds."""
-        if not text:
-            return 0, 0, 0
-        data = np.frombuffer(text, dtype=np.uint8)
-        solid = ~SPACE[data]
-        begins = solid & ~np.concatenate([[self.inside], solid[:-1]])
-        self.inside = bool(solid[-1])
-        characters = int(((data & 0xC0) != 0x80).sum())
-        return len(data), characters, int(begins.sum()) + int((data == ord("\n")).sum())
 
 
 class Metrics:
@@ -350,12 +324,3 @@ def top_class(model: Model, out: Output, counted: Tensor) -> Tensor:
     assert out.hidden is not None
     few = torch.split(out.hidden[counted.to(out.hidden.device)], LOGITS_CHUNK)
     return torch.cat([model.head(hidden[None], model.embedding, None, None)[0][0].argmax(dim=-1) for hidden in few]).cpu()
-
-
-def context_words(spec: Spec, continues: bool) -> list[str]:
-    """What else limits the context, in words: memory, clamp, and hashing rounds."""
-    words = [f"rounds {part.evaluation_rounds or part.rounds}" for part in spec.attention.kinds if isinstance(part, LSH)][:1]
-    if continues and isinstance(spec.memory, Recurrence):
-        words.append(f"memory {spec.memory.length:,}")
-        words += ["same length"] if same_length(spec) else []
-    return [*words, f"clamp {spec.score.clamp:,}"] if isinstance(spec.score, Relative) and spec.score.clamp is not None else words

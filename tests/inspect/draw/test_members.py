@@ -97,7 +97,7 @@ def test_a_vocabulary_stands_in_only_where_none_is_said() -> None:
     assert member_spec("encoder", options={"features": 3, "classes": 2}).vocab is None
 
 
-def test_options_and_presets_are_told() -> None:
+def test_options_and_presets_are_reported() -> None:
     facts = member_facts("decoder", options={"layers": 9})
     assert facts["options"]["vocab"] == {"required": True}
     assert facts["options"]["layers"] == {"required": False, "default": 4}

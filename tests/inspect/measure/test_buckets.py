@@ -134,7 +134,7 @@ def test_the_drawing_has_the_letter_of_its_bucket_below_every_token() -> None:
     assert all(len(line) <= 40 for line in draw_buckets(long, columns=40).plain.splitlines())
 
 
-def test_names_go_on_behind_z() -> None:
+def test_names_go_on_after_z() -> None:
     names = bucket_names(torch.arange(0, 60, 2))
     assert (names[0], names[50], names[52], names[58]) == ("a", "z", "aa", "ad")
 
@@ -170,7 +170,7 @@ def test_the_command_prints_drawing_figures_and_json(saved: Path, tmp_path: Path
     text.write_text(TEXT * 30)
     assert len(json.loads(call("--data", str(text), "--length", "20", "--json"))["tokens"]) == 20
     assert len(json.loads(call("--data", str(text), "--json"))["tokens"]) == 48
-    with refused("--text or --data"):
+    with refused("--text and --data"):
         call()
     with refused("empty"):
         call("--text", "")

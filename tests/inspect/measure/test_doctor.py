@@ -103,7 +103,7 @@ def test_nan_a_wrong_shape_and_an_exception_are_found_and_survive_json(monkeypat
     assert found["wrong"][0].endswith("RuntimeError: no kernel")
 
 
-def test_refusals_are_told_with_their_reason(monkeypatch):
+def test_refusals_are_reported_with_their_reason(monkeypatch):
     found = verdict(monkeypatch, dense.run, lambda *request: "it is Sunday")
     assert found["status"] == "refuses"
     assert list(found["refuses"]) == ["it is Sunday"]
@@ -162,7 +162,7 @@ def test_the_report_holds_the_facts_and_is_ascii_where_it_must_be(monkeypatch):
         (False, False, True, "does not work"),
     ],
 )
-def test_bf16_is_tried_elsewhere_and_told_as_it_is(monkeypatch, plain, fewer, amx, words):
+def test_bf16_is_tried_elsewhere_and_reported_as_it_is(monkeypatch, plain, fewer, amx, words):
     monkeypatch.setattr(machine, "computes", lambda instructions=None: plain if instructions is None else fewer)
     monkeypatch.setattr(machine, "announces_amx", lambda: amx)
     assert machine.half_on_cpu()["bf16"].startswith(words)
@@ -170,7 +170,7 @@ def test_bf16_is_tried_elsewhere_and_told_as_it_is(monkeypatch, plain, fewer, am
     assert "bf16" not in machine.precisions("cpu")
 
 
-def test_a_precision_that_a_device_lacks_is_told(monkeypatch):
+def test_a_precision_that_a_device_lacks_is_reported(monkeypatch):
     monkeypatch.setitem(machine.TYPES, "float64", torch.int64)
     monkeypatch.setattr(torch, "ones", lambda *shape, dtype, device: (_ for _ in ()).throw(TypeError("no such type here")))
     assert machine.precisions("cpu") == dict.fromkeys(("float32", "float64"), "does not work: no such type here")
@@ -195,7 +195,7 @@ def test_data_are_found_where_they_lie(monkeypatch, tmp_path):
     assert stores.cache_facts() == {"folder": str(cache), "exists": True, "files": 1, "bytes": 5, "writable": True}
 
 
-def test_folders_that_are_not_there_are_told(monkeypatch, tmp_path):
+def test_folders_that_are_not_there_are_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("FORMERS_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("FORMERS_CACHE", "/proc/nowhere")
     facts = examine()

@@ -28,7 +28,7 @@ LENGTHS = (16, 32, 64)
         (lambda n: min(n // 8, 4), "O(1)"),
     ],
 )
-def test_growth_is_told_apart(law, wanted):
+def test_growth_is_distinguished(law, wanted):
     lengths = (16, 32, 64, 128, 256)
     found = growth(lengths, [law(n) for n in lengths])
     assert found is not None

@@ -30,7 +30,7 @@ def by_place(rows, length):
     return torch.stack([torch.stack([loss for place, loss in rows if place % length == p]).mean() for p in range(length)])
 
 
-def test_windows_are_judged_alone():
+def test_windows_are_evaluated_alone():
     model = formers.create("decoder", **SIZES).double().eval()
     found, counts = losses_by_position(model, Language({"valid": STREAM}, 8), "valid", size=3)
     rows = [(i + k, loss) for i in range(0, 82, 8) for k, loss in enumerate(nats(model, STREAM[i : i + 9]))]
@@ -38,7 +38,7 @@ def test_windows_are_judged_alone():
     assert counts.sum() == 82
 
 
-def test_a_memory_is_judged_with_it_and_without_on_the_same_tokens():
+def test_a_memory_is_evaluated_with_it_and_without_on_the_same_tokens():
     model = formers.create("transformer-xl", memory=1000, **SIZES).double().eval()
     batches = Streams({"valid": STREAM}, 8)
     found, counts = losses_by_position(model, batches, "valid", size=1)

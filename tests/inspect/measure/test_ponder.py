@@ -101,7 +101,7 @@ def test_a_view_has_what_halting_computes(options: dict[str, Any]) -> None:
         assert flops.whole == Costs(model.spec, 1).forward(len("The cat sat.")).total
 
 
-def test_layers_of_recurrent_cells_are_told_apart() -> None:
+def test_layers_of_recurrent_cells_are_distinguished() -> None:
     notes = {STEPS: {}, "remainder": {}, "halting": {}}
     for layer in (0, 1):
         notes[STEPS][layer], notes["remainder"][layer] = by_hand().steps[None], by_hand().remainder[None]
@@ -279,7 +279,7 @@ def test_answers_are_counted_as_the_score_of_an_exercise_counts_them() -> None:
 def test_what_cannot_be_seen_is_refused() -> None:
     plain = formers.create("decoder", vocab=256, dim=16, heads=2, layers=1)
     plain.tokenizer = Bytes()
-    with refused("decoder", "nothing ponders", "act=graves"):
+    with refused("decoder", "same number of steps for every token", "act=graves"):
         ponder_of(plain, "text")
     with refused("act-rnn reads vectors of 3 numbers", "leave the text out"):
         ponder_of(formers.create("act-rnn", features=3, classes=2), "text")
@@ -323,9 +323,9 @@ def test_the_command_over_a_text(run: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_over_data(run: Path, tmp_path: Path) -> None:
-    told = show(run, "--limit", 64, "--batch", 64, "--steps", "--out", tmp_path / "a.svg")
-    assert told.exit_code == 0, told.output
-    assert "encoder mean decoder mean length rows N spread N spread accuracy exact" in " ".join(told.stdout.split())
+    output = show(run, "--limit", 64, "--batch", 64, "--steps", "--out", tmp_path / "a.svg")
+    assert output.exit_code == 0, output.output
+    assert "encoder mean decoder mean length rows N spread N spread accuracy exact" in " ".join(output.stdout.split())
     assert "<svg" in (tmp_path / "a.svg").read_text()
     facts = json.loads(show(run, "--part", "test", "--limit", 8, "--json").stdout)
     assert [sum(group["items"] for group in stack["groups"]) for stack in facts["stacks"]] == [8, 8]

@@ -69,7 +69,7 @@ def test_a_picture_is_written(tmp_path: Path) -> None:
 def test_what_has_no_spans_is_refused() -> None:
     with refused("decoder", "adaptive-span"):
         spans_of(formers.create("decoder", vocab=9, dim=16, heads=2, layers=1))
-    with refused("no spans that it learns"):
+    with refused("no learned spans"):
         spans_of(formers.create("adaptive-span", fixed=True, **TINY))
     with refused("--text"):
         spans_of(formers.create("adaptive-span", dynamic=True, **TINY))

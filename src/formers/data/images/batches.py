@@ -77,7 +77,7 @@ class ImageBatches:
         self.parts: Parts[Table] = Lazy({part: partial(Table.of, data, part) for part in data.parts}, data.parts.name)
 
     def train_batch(self, size: int, seed: int, step: int, rows: slice = ALL) -> Batch:
-        """Images drawn at random, perhaps flipped, and with pixels drawn anew where they are dynamically binary."""
+        """Images drawn at random, perhaps flipped, and with pixels drawn again where they are dynamically binary."""
         table, random = self.parts["train"], generator(seed, "batch", step)
         index = torch.randint(len(table), (size,), generator=random)
         images = table.images[index]

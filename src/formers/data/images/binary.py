@@ -1,6 +1,6 @@
 """Binary images: each pixel is 1 with probability v / 255, where v is its 8-bit value (Salakhutdinov and Murray, 2008).
 
-In training the pixels are drawn anew at each step. In evaluation the draw is a function of the part, the image's index in it and the
+In training the pixels are drawn again at each step. In evaluation the draw is a function of the part, the image's index in it and the
 pixel, so that it does not depend on the batch size.
 """
 
@@ -40,7 +40,7 @@ def threshold_binary(images: Tensor) -> Tensor:
 
 
 def evaluated(data: ImageData, part: str) -> ImageSet:
-    """A part as evaluation sees it, with values below `data.levels`: images that are drawn anew in training are drawn once here."""
+    """A part as evaluation sees it, with values below `data.levels`: images that are drawn again in training are drawn once here."""
     found = data.parts[part]
     if data.binary != "dynamic":
         return found

@@ -21,9 +21,9 @@ from formers.inspect.measure.attention import View, which
 from formers.inspect.measure.token_labels import plain_label
 
 PANELS = 1024
-"""The largest number of heads that are worth a picture together."""
+"""The largest number of heads in one figure."""
 LABELS = 100
-"""Up to so many tokens a picture writes each beside its row or column, beyond that their numbers."""
+"""Up to this many tokens each row and column is labelled with its token, beyond that with its number."""
 LONG = 18
 """The longest label, in characters; of a longer one the beginning is shown."""
 SHADES = "·░▒▓█"
@@ -97,7 +97,7 @@ def save_map(view: View, path: str | Path, layer: int | None = None, head: int |
 def draw_map(view: View, layer: int | None = None, head: int | None = None, columns: int = 80, encoding: str = "utf-8") -> str:
     """The map of a layer and a head as lines of at most `columns` characters: a row a query, a mark a key, its shade the weight.
 
-    Keys that do not fit stand together; a mark is then that of the strongest of its pairs. A line stands behind a memory's keys.
+    Keys that do not fit are pooled; a mark is then the strongest of its pairs. A line separates the memory's keys from the segment's.
     """
     weights = view.chosen(layer, head)
     shown = str if has_unicode(encoding) else plain_label
@@ -128,7 +128,7 @@ def _titled(view: View, model: str) -> str:
 
 
 def _paint(axes: Any, weights: Tensor, memory: int) -> Any:
-    """A map on axes, a row a query, in one hue from white to dark; a line stands behind the keys of a memory."""
+    """A map on axes, a row a query, in one hue from white to dark; a line after the keys of a memory."""
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
     colours = LinearSegmentedColormap.from_list("attention", [LOW, HIGH])
@@ -159,7 +159,7 @@ def short_label(label: str) -> str:
 
 
 def _heading(keys: list[str], left: int, wide: int, past: int) -> list[str]:
-    """The labels of columns, written downwards above them; a line stands behind those of the past."""
+    """The labels of columns, written downwards above them; a line after those of the past."""
     height = max(map(len, keys))
     upright = [label.rjust(height) for label in keys]
     lines = []

@@ -17,15 +17,15 @@ from formers.inspect.draw.html_page import assemble_page, write_atomically
 from formers.inspect.measure.attention import View
 
 FINE = 1_000_000
-"""Up to so many weights a page stores 16 bits of each, beyond that 8: 6 layers of 8 heads over 200 tokens are 2.6 MB."""
+"""Up to this many weights a page stores 16 bits each, beyond that 8: 6 layers of 8 heads over 200 tokens are 2.6 MB."""
 MOST = 16_000_000
-"""So many weights a page takes at most: 21 MB."""
+"""Maximum number of weights of a page: 21 MB."""
 
 
 def attention_page(views: Sequence[View], model: str = "", layer: int = 0, head: int | None = None, first: int = 0) -> str:
     """The page of some views as HTML; `layer`, `head` (None: the mean of heads) and the view `first` are what it opens with."""
     _check_size(views)
-    views[first].chosen(layer, head)  # refuses what there is none of
+    views[first].chosen(layer, head)  # raises for what does not exist
     bits = 16 if _weights(views) <= FINE else 8
     data = {
         "version": __version__,

@@ -1,4 +1,4 @@
-"""Bars: one for each of some things, as long as a mean, with a dot for each value that it is the mean of."""
+"""Bar charts: a bar for each mean, with a dot for each value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DOTS = "#c4572b"
 
 
 class Bar(NamedTuple):
-    """A thing and its values, none where it has none; a note stands behind the bar."""
+    """A name and its values, perhaps none; a note is written after the bar."""
 
     name: str
     values: list[float]

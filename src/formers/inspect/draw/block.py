@@ -4,7 +4,7 @@ x + F(LN(x))        pre-norm: the norm on the branch
 LN(x + F(x))        post-norm: the norm on the stream
 F(x)                bare: no branch at all
 g(x, ReLU F(LN(x))) gated: the gate where the branch comes back
-(b, a + F(LN(b)))   reversible: two streams, which trade places behind every sublayer
+(b, a + F(LN(b)))   reversible: two streams, which swap after every sublayer
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WIDTH = 30
 STREAM = 3
 """The column in which the stream runs down, from the frame on."""
 SILENT = (NoPosition, NoScore, NoMemory, NoHead, NoFeedForward, DotProduct)
-"""Parts that a drawing passes over, because they add nothing or are what everybody expects."""
+"""Parts that a drawing omits, because they add nothing or are the default."""
 
 
 class Sublayer(NamedTuple):
@@ -212,7 +212,7 @@ def _gated(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
 
 
 def _other(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
-    """A residual that has no drawing of its own: its name stands where the branch comes back."""
+    """A residual without its own drawing: its name is where the branch comes back."""
     *before, back = _branch(_said(sublayer))
     yield from before
     yield f"{back} {type(residual).__name__}"

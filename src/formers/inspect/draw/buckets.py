@@ -1,4 +1,4 @@
-"""Buckets, drawn: the text with the bucket of every token, and who meets whom; in the terminal, or as the paper's figure.
+"""Drawings of LSH buckets: the text with the bucket of every token, and the pairs that meet; in the terminal, or as the paper's figure.
 
 The picture has three columns (Kitaev et al., 2020, figure 2): the tokens as they stand, sorted by bucket, and cut into chunks. Each has
 its row of tokens, in the colours of their buckets, and its map of pairs.
@@ -187,7 +187,7 @@ def _said(layer: LayerBuckets, head: int) -> str:
     found = figures(layer.head(head))
     words = (
         f"{layer.length:,} tokens are in {found.used:.3g} of {layer.buckets:,} buckets in a round, {found.largest:,} in the largest. "
-        f"A query sees {found.keys:.1f} keys beside itself, {found.most_keys:,} at the most; {_percent(found.alone)} see none."
+        f"A query sees {found.keys:.1f} keys beside itself, {found.most_keys:,} at most; {_percent(found.alone)} see none."
     )
     if found.several is not None:
         words += f" {_percent(found.several)} of the pairs that meet do so in several rounds."

@@ -27,7 +27,7 @@ from formers.inspect.measure.patterns import pattern_masks
 from formers.patterns import Pattern
 
 COLOURS = {QUERY: "#000000", OWN: "#23508e", MEMORY: "#e69f00", BEFORE: "#cfd4da", LATER: "#f4f5f7"}
-"""Dark blue and orange are told apart without red and green, and by their brightness."""
+"""Dark blue and orange can be distinguished by colour-blind readers, and by their brightness."""
 SHOWN = {QUERY: "Q", OWN: "█", MEMORY: "▒", BEFORE: "·", LATER: " "}
 FRAME = "#000000"
 

@@ -19,7 +19,7 @@ from formers.inspect.measure.patterns import pattern_masks
 from formers.patterns import Pattern
 
 WIDE = 32
-"""Up to this length a query has a row of its own, and a pair two characters, which makes it a square."""
+"""Up to this length each query has its own row, and a pair two characters, which makes it a square."""
 SHADES = "·░▒▓█"
 
 

@@ -25,13 +25,13 @@ from formers.inspect.measure.token_labels import plain_label
 PALE, REST = "#c9d5e6", "#c4572b"
 """A step that is taken, and the remainder."""
 LOW, HIGH = (236, 241, 248), (18, 62, 128)
-"""The colours behind tokens that take one step, and all steps."""
+"""The background colours of tokens that take one step, and all steps."""
 LEGEND = "Above each token stands N, how many steps it takes; the darker it is, the more."
 BARS = "A box is a step, filled up to the halting probability h of that step; on top stands the remainder R, so that a bar ends at N + R."
 
 
 def draw_ponder(seen: Sequence[Ponder], flops: Flops, columns: int = 80, encoding: str = "utf-8") -> Text:
-    """The tokens of a text, their N above them, in lines of at most `columns` characters; dark where they think long."""
+    """The tokens of a text, their N above them, in lines of at most `columns` characters; dark where they take many steps."""
     drawing = Text()
     for each in seen:
         drawing.append("\n".join(lines_of(sayable(f"{each.words}.", encoding), columns - 1)) + "\n\n")
@@ -48,7 +48,7 @@ def draw_ponder(seen: Sequence[Ponder], flops: Flops, columns: int = 80, encodin
 
 
 def steps_table(steps: Sequence[StepHalting]) -> Table:
-    """A line for each step that somebody takes: halting probabilities of those who do, and how many of all go on."""
+    """A line for each step that any token takes: its halting probabilities, and the share of all tokens that continue."""
     table = new_table("step", "mean h", "lower quartile", "upper quartile", "still running", right=4)
     for step in (step for step in steps if step.mean is not None):
         known = ["" if value is None else f"{value:.3f}" for value in (step.mean, step.lower, step.upper)]
@@ -122,7 +122,7 @@ def _lines(each: Ponder, width: int, encoding: str) -> list[list[tuple[str, str,
 
 
 def _style(steps: float, most: int) -> Style:
-    """Dark behind a token that takes many steps."""
+    """A dark background for a token that takes many steps."""
     share = (steps - 1) / max(most - 1, 1)
     red, green, blue = (round(low + share * (high - low)) for low, high in zip(LOW, HIGH, strict=True))
     return Style(color="white" if share > 0.5 else "black", bgcolor=f"#{red:02x}{green:02x}{blue:02x}")
@@ -157,7 +157,7 @@ def _by_difficulty(axes: Any, seen: Sequence[Difficulty]) -> None:
         x, mean, spread = ([getattr(group, what) for group in each.groups] for what in ("difficulty", "mean", "spread"))
         low, high = (
             [max(1.0, m + sign * s) for m, s in zip(mean, spread, strict=True)] for sign in (-1, 1)
-        )  # nobody takes less than a step
+        )  # every token takes at least one step
         if len(x) == 1:
             axes.errorbar(x, mean, spread, color=colour, marker="o", markersize=4, capsize=3)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -175,7 +175,7 @@ def _by_step(axes: Any, seen: Sequence[Difficulty]) -> None:
         axes.plot(x, [s.mean for s in asked], color=colour, linewidth=1.6, marker="o", markersize=3, label=f"{title}mean h")
         axes.plot(
             [0, *x], [1.0, *(s.running for s in asked)], color=colour, linewidth=1.2, linestyle="dashed",
-            label=f"{title}tokens still running behind the step",
+            label=f"{title}tokens still running after the step",
         )  # fmt: skip
     axes.set_ylim(0, 1.03)
     _dress(axes, "step", "probability, or share of tokens", True)

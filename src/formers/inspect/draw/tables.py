@@ -10,7 +10,7 @@ from formers.inspect.draw.terminal import sayable
 
 
 def new_table(*titles: str, right: int = 0) -> Table:
-    """A table without a frame; of its columns, the `right` ones behind the first hold numbers."""
+    """A table without a frame; the first column is text, and the next `right` columns are numbers."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
     for number, title in enumerate(titles):
         table.add_column(title, overflow="fold", justify="right" if 1 <= number <= right else "left")

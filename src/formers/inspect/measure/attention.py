@@ -1,7 +1,7 @@
-"""Who attended to whom, as a value: the weights of one kind of attention, and the tokens on both sides as labels.
+"""Attention weights of one kind of attention, with the tokens of queries and keys as labels.
 
 w (layers, heads, queries, keys): w[l, h, i, j] is the share of query i's attention that goes to key j. A row sums to 1, or is 0
-where a query had no key to look at.
+if a query had no key.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ SELF, ENCODER, CROSS, ALIGNMENT = "self-attention", "encoder self-attention", "c
 KINDS = {"self": SELF, "encoder": ENCODER, "cross": CROSS}
 """The titles of views, by the short names of the command line."""
 NOTHING = "{} has no attention to look at: use a member that has, or a seq2seq with an alignment."
-"""What is said where no map was made."""
+"""The error message if there are no attention maps."""
 SPARE = 50
-"""How many tokens an encoder-decoder may write beyond twice its source, where no target is given."""
+"""Number of tokens an encoder-decoder may generate beyond twice its source, if no target is given."""
 NOTES = {
     CROSS: "A target token's row is where the decoder looked when it had read that token, to write the next.",
     ALIGNMENT: "A row is where the decoder looked to write that part of the target.",
 }
-"""What a row is, where that needs saying."""
+"""Notes on the meaning of rows."""
 MIXTURES = "A projected key is made of many tokens."
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Who attended to whom in one kind of attention."""
+    """The attention weights of one kind of attention."""
 
     title: str
     queries: list[str]
-    """The tokens that look, as labels."""
+    """The labels of the query tokens."""
     keys: list[str]
-    """The tokens that are looked at, as labels."""
+    """The labels of the key tokens."""
     weights: Tensor
     """(layers, heads, queries, keys), float32; rows sum to 1 or are 0."""
     projected: bool = False
-    """Whether the keys are made of many tokens each, and are numbered."""
+    """Whether each key is a projection of many tokens; keys are then numbered."""
     memory: int = 0
     """How many of the keys, the first ones, are the memory: tokens of segments that were read before."""
 
@@ -72,19 +72,19 @@ class View:
 
     @property
     def same(self) -> bool:
-        """Whether the same tokens stand on both sides: not where a target happens to repeat its source."""
+        """Whether queries and keys are the same tokens; False for a target that happens to equal its source."""
         return self.title in (SELF, ENCODER) and self.queries == self.keys and not self.projected
 
     @property
     def sides(self) -> tuple[str, str]:
-        """What the tokens that look and those that are looked at are called."""
+        """The names of the query side and the key side."""
         if self.title in (CROSS, ALIGNMENT):
             return "target", "source"
         return "query", "projected key" if self.projected else "key"
 
     @property
     def note(self) -> str:
-        """What needs saying about rows or columns."""
+        """A note on rows or columns."""
         if self.memory:
             return f"The first {self.memory} keys are the memory, tokens that were read before this segment."
         return MIXTURES if self.projected else NOTES.get(self.title, "")
@@ -100,9 +100,9 @@ class View:
 
 
 def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
-    """What a model's attention looks at while it reads a text: one view, or of an encoder-decoder the encoder's, the decoder's and the
-    cross-attention, as far as there are such. An encoder-decoder's text is its source; its target is what it writes, the likeliest token
-    each time, unless given. A model with a memory reads a text in segments, and the view is of the last one: its keys are the memory's
+    """The attention weights of a model over a text: one view, or for an encoder-decoder the encoder's, the decoder's and the
+    cross-attention, if they exist. An encoder-decoder's text is its source; its target is its greedy output
+    by default. A model with a memory reads a text in segments, and the view is of the last one: its keys are the memory's
     tokens and its own.
     """
     tokenizer = tokenizer_of(model)
@@ -113,7 +113,7 @@ def views_of(model: Model, text: str, target: str | None = None) -> list[View]:
         return [_view(SELF, model.spec, labels, model.inspect(tokens).attention)]
     source = tokenizer.encode(text)
     if not source:
-        raise FormersError("the text is empty, so that there is nothing to look at: give at least one token.")
+        raise FormersError("the text is empty: give at least one token.")
     read = torch.tensor([source], device=device)
     if isinstance(model, Seq2Seq):
         return _two_sided(model, tokenizer, read, target)
@@ -212,7 +212,7 @@ def which(view: View, layer: int | None = None, head: int | None = None) -> str:
 def alignment_of(cross: View) -> View:
     """Cross-attention by the token that was then written: where the decoder looked when it had read y[t-1] is the row of y[t]."""
     if len(cross.queries) < 2:
-        raise FormersError("the target is empty, so that there is nothing to align: give one.")
+        raise FormersError("the target is empty, so there is nothing to align: give one.")
     return replace(cross, title=ALIGNMENT, queries=cross.queries[1:], weights=cross.weights[:, :, :-1])
 
 

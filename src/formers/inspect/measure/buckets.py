@@ -1,4 +1,4 @@
-"""The buckets of LSH attention over a text, and who meets whom in them: figures of one layer and of all.
+"""The buckets of LSH attention over a text, and the pairs of tokens that meet in them, for each layer.
 
 What is counted is what `attention.pair_counts` says, the truth of LSH attention; here it is asked about one row of tokens.
 """
@@ -55,7 +55,7 @@ class LayerBuckets(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What the buckets of a layer come to, the mean of its heads and rounds unless it says otherwise."""
+    """Statistics of the buckets of a layer, means over heads and rounds unless stated otherwise."""
 
     used: float
     """Buckets that hold a token."""
@@ -141,7 +141,7 @@ def dropped_share(hashed: Hashed, rules: Rules, real: Tensor | None = None) -> f
 def _in_bucket(hashed: Hashed, rules: Rules, real: Tensor | None = None) -> tuple[int, int]:
     """The number of pairs in one bucket in some round, and of those among them that no chunk lets meet."""
     within = dropped = 0
-    for head in range(hashed.buckets.shape[1]):  # one at a time: pairs need room
+    for head in range(hashed.buckets.shape[1]):  # one at a time, to limit memory
         one = Hashed(*(t[:, head : head + 1] for t in hashed))
         whole = without_self(pair_counts(one, rules._replace(reach="bucket", across_buckets=False), real)) > 0
         near = pair_counts(one, rules._replace(reach="chunk"), real) > 0
@@ -151,7 +151,7 @@ def _in_bucket(hashed: Hashed, rules: Rules, real: Tensor | None = None) -> tupl
 
 
 def figures(layer: LayerBuckets) -> Figures:
-    """What a layer's buckets come to."""
+    """The statistics of a layer's buckets."""
     found = layer.hashed.buckets[0].long()  # (heads, rounds, n)
     counts = torch.stack([torch.bincount(row, minlength=layer.buckets) for row in found.flatten(0, 1)])
     met = layer.met()

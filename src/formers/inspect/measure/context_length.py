@@ -128,7 +128,7 @@ def run_contexts(
     (_, first, _), where = opened[0], part or "valid"
     for run, (model, task, _) in zip(runs, opened, strict=True):
         if not is_text(model.spec, task.batches):
-            raise FormersError(f"{run} tells no next token of a text, so that it has no context: give a language model's run.")
+            raise FormersError(f"{run} does not predict the next token, so it has no context: give a run of a language model.")
         if task.tokenizer != first.tokenizer or task.fingerprint != first.fingerprint:
             raise FormersError(f"{run} and {runs[0]} read other data or other tokens, and cannot be compared: give --data, or one run.")
     stream = first.batches.parts[where]

@@ -1,7 +1,7 @@
-"""What a model costs, found by running its own code on tensors that have a shape and no numbers.
+"""The costs of a model, measured by running its code on meta tensors, which have a shape and no data.
 
-Nothing is computed and nothing allocated, so that a length of 32,768 takes as long as one of 128; and because it is the code itself that
-runs, the figures cannot drift from it. FLOPs are those of matrix products, two for each multiplication with its addition; attention is
+Nothing is computed or allocated, so a length of 32,768 takes as long as one of 128; and because the code itself
+runs, the figures match it. FLOPs are those of matrix products, two per multiply-add; attention is
 counted over every pair of the queries and keys that an executor is given. Memory is that of the tensors that live at once, in
 float32, as the CPU's kernels make them; what a kernel needs inside is not seen.
 """
@@ -9,26 +9,21 @@ float32, as the CPU's kernels make them; what a kernel needs inside is not seen.
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from formers.attention import LSH, Attention
 from formers.attention.attend import Verdict
-from formers.attention.executors import blocked, distances
-from formers.attention.lsh import kernel as hashed
 from formers.core import FormersError, Sizes, State, Watch
 from formers.core.content import fixed_weights
 from formers.heads import NoHead
+from formers.inspect.measure.counting import Live, by_operation, counting
 from formers.inspect.measure.parameters import part_of
 from formers.model import Output, Spec, build, evaluating
 from formers.training.config import Settings
@@ -37,9 +32,8 @@ from formers.training.optim import optimizer
 SCORES = "scores"
 """How the name of a part ends that compares queries with keys and mixes values: what grows with the length."""
 ROWS, PAIRS = 256, 1 << 23
-"""Queries whose keys are counted to know how many pairs a pattern allows, and of how many pairs, at the most."""
+"""Queries whose keys are counted to know how many pairs a pattern allows, and of how many pairs, at most."""
 
-Shape = tuple[int, ...]
 Layers = Mapping[str, Mapping[int, tuple[Verdict, ...]]]
 """By kind of attention and depth step: what every executor has to do with it."""
 
@@ -63,7 +57,7 @@ class PassCost(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A forward pass in training mode, and the backward pass behind it."""
+    """A forward pass in training mode, and the backward pass after it."""
 
     forward: PassCost
     total: int
@@ -71,7 +65,7 @@ class Training(NamedTuple):
     activations: int
     """Bytes that the forward pass keeps for the backward pass."""
     peak: int
-    """Bytes that live at once, at the most, beside weights and optimiser: activations, temporaries, and gradients as they come."""
+    """Bytes that live at once, at most, beside weights and optimiser: activations, temporaries, and gradients as they come."""
 
 
 class Cost(NamedTuple):
@@ -177,7 +171,7 @@ class Costs:
         return Training(forward, counter.get_total_flops(), activations, live.peak)
 
     def _memory(self) -> dict[str, State]:
-        """The state that a training step goes on from where the memory is full; nothing where there is none."""
+        """The state with a full memory that a training step continues; empty without a memory."""
         limit = self.spec.memory.limit
         if not limit:
             return {}
@@ -185,7 +179,7 @@ class Costs:
         return {"state": state}
 
     def _decode(self, state: State) -> tuple[PassCost | None, int | None]:
-        """One more token for each row behind a state, and the bytes of the buffers that hold what it leaves."""
+        """One more token for each row from a state, and the bytes of the new state's buffers."""
         one, _ = example(self.spec, self.batch, 1)
         if "source" in one:
             one["source"] = None  # the state has read it
@@ -212,139 +206,14 @@ def example(spec: Spec, batch: int, length: int) -> tuple[dict[str, Any], Tensor
     return inputs, torch.zeros(spec.head.target_shape(batch, length), dtype=torch.long)
 
 
-class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the memory of the tensors that are made within it, as they come and go, and keeps the peak."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.sizes: dict[int, int] = {}
-        self.now = self.peak = 0
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for given in tree_leaves((args, kwargs)):
-            self._meet(given, made=False)
-        out = operation(*args, **(kwargs or {}))
-        for given in tree_leaves(out):
-            self._meet(given, made=True)
-        self.peak = max(self.peak, self.now)
-        return out
-
-    def _meet(self, given: Any, made: bool) -> None:
-        """Counts a tensor's storage where nobody has seen it yet: views share one, and what is given was there before."""
-        if not isinstance(given, Tensor):
-            return
-        storage = given.untyped_storage()
-        if id(storage) not in self.sizes:
-            self.sizes[id(storage)] = storage.nbytes() if made else 0
-            self.now += self.sizes[id(storage)]
-            weakref.finalize(storage, self._part, id(storage))
-
-    def _part(self, identity: int) -> None:
-        self.now -= self.sizes.pop(identity)
-
-
-def _fused(q: Shape, k: Shape, v: Shape, *_: Any, **__: Any) -> int:
-    """FLOPs of fused attention over every pair: q k^T, and the weights times v."""
-    batch, heads, n, width = q
-    return 2 * batch * heads * n * k[2] * (width + v[3])
-
-
-def _fused_backward(gradient: Shape, q: Shape, k: Shape, v: Shape, *_: Any, **__: Any) -> int:
-    """FLOPs of its backward pass: q k^T once more, and the gradients of the weights, v, q and k."""
-    batch, heads, n, width = q
-    return 2 * batch * heads * n * k[2] * (3 * width + 2 * v[3])
-
-
-def _blocked(q: Shape, k: Shape, v: Shape, valid: Shape | None, pattern: int, *_: Any, **__: Any) -> int:
-    """FLOPs of attention by pieces."""
-    return blocked.flops((q, v), pattern, (1, 1))
-
-
-def _blocked_backward(
-    g: Shape, q: Shape, k: Shape, v: Shape, valid: Shape | None, out: Shape, lse: Shape, pattern: int, *_: Any, **__: Any
-) -> int:
-    """FLOPs of its backward pass, which computes the scores once more."""
-    return blocked.flops((q, v), pattern, (3, 2))
-
-
-def _distances(
-    q: Shape, k: Shape, v: Shape, far: Shape, table: Shape, level: Shape | None, scale: float, offset: int, nearest: int,
-    reaches: list[int], *_: Any, **__: Any,
-) -> int:  # fmt: skip
-    """FLOPs of attention with a term by distance."""
-    return distances.flops((q, k, v, far), offset, nearest, reaches, (1, 1, 1))
-
-
-def _distances_backward(
-    g: Shape, q: Shape, k: Shape, v: Shape, far: Shape, table: Shape, level: Shape | None, out: Shape, lse: Shape, kept: Shape,
-    scale: float, offset: int, nearest: int, reaches: list[int], *_: Any, **__: Any,
-) -> int:  # fmt: skip
-    """FLOPs of its backward pass, which computes the scores once more where the weights were not kept."""
-    return distances.flops((q, k, v, far), offset, nearest, reaches, (2, 2, 2) if kept[0] else (3, 2, 3))
-
-
-def _hashed(q: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, rules: int, *_: Any, **__: Any) -> int:
-    """FLOPs of LSH attention in tiles, with buckets that are equally full."""
-    return hashed.flops((q, v), buckets[2], rules, (1, 1))
-
-
-def _hashed_backward(
-    g: Shape, q: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, out: Shape, lse: Shape, rules: int,
-    *_: Any, **__: Any,
-) -> int:  # fmt: skip
-    """FLOPs of its backward pass, which computes the scores once more."""
-    return hashed.flops((q, v), buckets[2], rules, (3, 2))
-
-
-def _recurrent(x: Shape, weight: Shape, weight_h: Shape, *_: Any, **__: Any) -> int:
-    """FLOPs of the CPU's LSTM over rows: the products of its gates with inputs and with states."""
-    return 2 * x[0] * x[1] * weight[0] * (weight[1] + weight_h[1])
-
-
-def _recurrent_backward(x: Shape, weight: Shape, weight_h: Shape, *_: Any, **__: Any) -> int:
-    """FLOPs of its backward pass: the gradients of what is multiplied, and of what it is multiplied by."""
-    return 2 * _recurrent(x, weight, weight_h)
-
-
-# torch counts its fused attention on every device but this one, and knows nothing of ours.
-FUSED = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
-    torch.ops.aten.mkldnn_rnn_layer: _recurrent,
-    torch.ops.aten.mkldnn_rnn_layer_backward: _recurrent_backward,
-    torch.ops.formers.blocked: _blocked,
-    torch.ops.formers.blocked_backward: _blocked_backward,
-    torch.ops.formers.distances: _distances,
-    torch.ops.formers.hashed: _hashed,
-    torch.ops.formers.hashed_backward: _hashed_backward,
-    torch.ops.formers.distances_backward: _distances_backward,
-}
-
-
-@contextmanager
-def counting() -> Iterator[FlopCounterMode]:
-    """Counts FLOPs, those of the CPU's fused attention and LSTM among them."""
-    with FlopCounterMode(display=False, custom_mapping=FUSED) as counter:
-        yield counter
-
-
-def by_operation(counter: FlopCounterMode) -> dict[str, int]:
-    """FLOPs by the name of the torch operation, as in {"mm": 1024}."""
-    found: dict[str, int] = {}
-    for operation, count in counter.get_flop_counts().get("Global", {}).items():
-        name = str(operation).split(".")[-1]
-        found[name] = found.get(name, 0) + int(count)
-    return found
-
-
 def _by_part(counter: FlopCounterMode, spec: Spec) -> tuple[dict[str, int], tuple[str, ...]]:
     """FLOPs of a forward pass by part, from those by module; and the operations that attention over pairs ran as."""
     counts = {path: counts for path, counts in counter.get_flop_counts().items() if path != "Global"}
     flops: dict[str, int] = {}
     kernels: dict[str, None] = {}
-    for path, by_operation in counts.items():
+    for path, counted in counts.items():
         inside = [p for p in counts if p.startswith(f"{path}.") and _owner(p, counts) == path]
-        own = {op: count - sum(counts[p].get(op, 0) for p in inside) for op, count in by_operation.items()}
+        own = {op: count - sum(counts[p].get(op, 0) for p in inside) for op, count in counted.items()}
         part = _part_with_scores(path, spec)
         flops[part] = flops.get(part, 0) + sum(own.values())
         if part.endswith(SCORES):

@@ -1,6 +1,6 @@
-"""How long a model thinks about data, and whether it thinks longer about what is harder.
+"""Ponder times of a model on data, and their correlation with the difficulty.
 
-An item is a row, with the mean N of its tokens, or, where each token has a difficulty of its own, a token. The correlation is
+An item is a row, with the mean N of its tokens, or, where each token has its own difficulty, a token. The correlation is
 Pearson's, over items: 1 where N rises with the difficulty on a straight line, 0 where it does not depend on it.
 """
 
@@ -41,7 +41,7 @@ class Group(NamedTuple):
     spread: float
     """The standard deviation of the items' N."""
     accuracy: float | None
-    """The share of symbols that the model gets right, each told from the right ones before it."""
+    """The share of symbols that the model predicts right, each from the right ones before it."""
     exact: float | None
     """The share of rows that are wholly right, their end, too; None where items are tokens."""
 
@@ -68,7 +68,7 @@ class ItemAnswers(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Difficulty:
-    """How long one stack, or one layer of it, thinks about a part of some data."""
+    """The ponder times of one stack, or one layer of it, on a part of some data."""
 
     title: str
     most: int
@@ -82,7 +82,7 @@ class Difficulty:
     mean: float
     """Of N, over all tokens."""
     steps: list[StepHalting] | None
-    """What tokens answer at each step; None where nobody asked."""
+    """Halting probabilities at each step; None if not requested."""
     dial: str = "difficulty"
     """What the difficulty is the number of, such as digits."""
 
@@ -102,7 +102,7 @@ class Difficulty:
 
 
 class Items(PonderMetrics):
-    """Keeps how long each item of the evaluated data thinks, and which of its targets are right."""
+    """Collects the ponder time of each evaluated item, and which of its targets are right."""
 
     def __init__(self, model: Model, batches: Batches, part: str, every_step: bool = False) -> None:
         super().__init__(model.spec)
@@ -137,14 +137,14 @@ class Items(PonderMetrics):
         self._answers(batch, out)
         for side in self.most:
             for layer, taken in watch.notes[side + STEPS].items():
-                place, behind = (side, layer), slice(self.extra[side], None)
-                n = taken[:, behind].double().cpu()
+                place, tokens = (side, layer), slice(self.extra[side], None)
+                n = taken[:, tokens].double().cpu()
                 real = n > 0
                 self.tokens.setdefault(place, []).append(n[real])
                 rows = n.sum(dim=1) / real.sum(dim=1).clamp(min=1)
                 self.thought.setdefault(place, []).append(rows if self.by_step is None else n[real])
                 if self.every_step:
-                    self.halting.setdefault(place, []).append(all_halting(watch.notes[side + HALTING], layer)[:, behind].cpu()[real])
+                    self.halting.setdefault(place, []).append(all_halting(watch.notes[side + HALTING], layer)[:, tokens].cpu()[real])
         self.rows += size
 
     def _answers(self, batch: Mapping[str, Tensor], out: Output) -> None:
@@ -212,7 +212,7 @@ def run_difficulty(
     every_step: bool = False,
     progress: Progress | None = None,
 ) -> list[Difficulty]:
-    """How long a run's model thinks about a part of its own data, or of other data, by stack and layer.
+    """The ponder times of a run's model on a part of its own data, or of other data, by stack and layer.
 
     limit: how many rows are read, of a text how many tokens. every_step: halting probabilities are wanted, for which every token takes all
     steps; else those that have halted are skipped.

@@ -25,7 +25,7 @@ from formers.training.run import open_run
 
 Progress = Callable[[int, "int | None"], None]
 TOKENS = 100_000
-"""How many tokens are evaluated at the most, by default."""
+"""Default maximum number of evaluated tokens."""
 
 
 class Losses(NamedTuple):
@@ -103,7 +103,7 @@ def run_losses(
     """The losses of a run by position, in segments of its protocol; of a run with a memory two, with it and without."""
     model, task, facts = open_run(run, data, part, checkpoint=checkpoint)
     if not is_text(model.spec, task.batches):
-        raise FormersError(f"{run} tells no next token of a text, and has no loss at a position of it: give a language model's run.")
+        raise FormersError(f"{run} does not predict the next token, so it has no loss by position: give a run of a language model.")
     own = Protocol(**facts.get("protocol") or {})
     reading = apply_protocol(own.during_training(), model, task.batches)
     where, batches = part or "valid", reading.batches

@@ -11,7 +11,7 @@ PARTS = ("embedding", "attention", "cross-attention", "feed-forward", "norms", "
 """What every description counts, in this order; what a member has beside them follows."""
 
 # The names that modules have in a model, and the part their parameters count as. Paths are read from the left, so that what a head
-# is made of counts as the head; norms count as norms wherever they stand, and what else a residual learns (gates) has a line of its own.
+# is made of counts as the head; norms count as norms everywhere, and other weights of a residual (gates) have their own line.
 HOMES = {
     "embedding": "embedding",
     "source_embedding": "embedding",

@@ -2,7 +2,7 @@
 
 One operation carries information from j to i where links_ij; a position keeps its own. By a breadth-first search,
 
-R_0 = I,   R_{t+1} = L_t R_t or R_t        who has heard of whom after t operations, the layers in turn
+R_0 = I,   R_{t+1} = L_t R_t or R_t        which positions are connected after t operations, layer by layer
 path(i, j) = the smallest t with R_t[i, j]
 """
 
@@ -24,7 +24,7 @@ NEVER = -1
 def distances(links: Callable[[int], Tensor], size: int, patience: int = 2) -> Tensor:
     """The fewest operations (size, size) from j (columns) to i (rows); links(t) is the boolean matrix (size, size) of operation t.
 
-    NEVER where there is no way: after `patience` operations that brought nothing new, nobody waits for more.
+    NEVER if there is no path: the search ends after `patience` operations without a new connection.
     """
     reached = torch.eye(size, dtype=torch.bool)
     found = torch.full((size, size), NEVER).masked_fill(reached, 0)
@@ -64,12 +64,12 @@ def paths(spec: Spec, length: int) -> Paths:
 
 
 def _patience(spec: Spec, length: int) -> int:
-    """After how many operations that brought nothing new nothing more is to be expected: all layers, or more where links are drawn anew."""
+    """The number of operations without a new connection after which the search ends: all layers, or more if links are random."""
     return max(spec.depth.steps, 2, length if spec.attention.draws else 0)
 
 
 def stack_links(spec: Spec, length: int, step: int) -> Tensor:
-    """Whom an operation at a depth step joins, (places, places): extra vectors, where there are such, stand before the tokens.
+    """The positions that an operation at a depth step connects, (places, places) bool; extra vectors come before the tokens.
 
     With a memory, tokens are read in segments of the spec's length, and see what the memory holds of those before.
     """

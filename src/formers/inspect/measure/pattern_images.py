@@ -76,7 +76,7 @@ def _sized(pattern: Pattern, size: tuple[int, int, int] | None, image: Raster | 
     if size is None:
         return found
     if found is not None:
-        raise FormersError(f"--size {'x'.join(map(str, size))} is given, and the pattern has an image of its own: leave --size out.")
+        raise FormersError(f"--size {'x'.join(map(str, size))} is given, and the pattern has its own image: leave --size out.")
     return ImageGrid(Raster(height=size[0], width=size[1], channels=size[2]))
 
 

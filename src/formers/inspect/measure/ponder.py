@@ -1,4 +1,4 @@
-"""How long each token of a text thinks (Adaptive Computation Time, core/halting.py): N, R and the halting probabilities of every step.
+"""Ponder times of the tokens of a text (Adaptive Computation Time, depth/halting.py): N, R and the halting probabilities of every step.
 
 h^1, h^2, ... h^N are what the halting unit answers after each step, N is the step at which a token halts, and R = 1 - (h^1 + ... + h^{N-1})
 is what is left for that step. N + R is what the ponder cost is the mean of.
@@ -19,7 +19,7 @@ from formers.data.babi import split_facts, story
 from formers.depth.halting import HALTING, REMAINDER, STEPS
 from formers.generation import tokenizer_of
 from formers.inspect.measure.attention import in_segments, target_ids
-from formers.inspect.measure.costs import counting
+from formers.inspect.measure.counting import counting
 from formers.inspect.measure.token_labels import CLOSE, OPEN, token_labels
 from formers.inspect.measure.units import in_flops
 from formers.model import Model, Seq2Seq, Spec, evaluating
@@ -27,12 +27,12 @@ from formers.model import Model, Seq2Seq, Spec, evaluating
 Notes = Mapping[str, Mapping[int, Any]]
 """What a watch has noted, by name and depth step."""
 DIGITS = 4
-"""Behind the point, of a probability as JSON."""
+"""Decimal places of a probability in JSON."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ponder:
-    """How long tokens think in one stack, or in one layer of it."""
+    """The ponder times of tokens in one stack, or in one layer of it."""
 
     title: str
     """Which stack and layer it is; nothing where there is one alone."""
@@ -85,11 +85,11 @@ class StepHalting(NamedTuple):
     number: int
     """Which step, counted from 1."""
     mean: float | None
-    """Of h; None where nobody takes it, and so the quartiles."""
+    """The mean of h; None if no token takes this step, like the quartiles."""
     lower: float | None
     upper: float | None
     running: float
-    """The share of all tokens that go on behind it."""
+    """The share of all tokens that continue after it."""
 
 
 class Flops(NamedTuple):
@@ -106,7 +106,7 @@ class Flops(NamedTuple):
 
 
 def ponder_of(model: Model, text: str, target: str | None = None, name: str = "") -> tuple[list[Ponder], Flops]:
-    """How long the tokens of a text think, by stack and layer, and the FLOPs that takes.
+    """The ponder times of the tokens of a text, by stack and layer, and the FLOPs.
 
     An encoder-decoder's text is its source; its target is what it writes, the likeliest token each time, unless given. A model with a
     memory reads a text in segments, and what is seen is the last one.
@@ -123,7 +123,7 @@ def ponder_of(model: Model, text: str, target: str | None = None, name: str = ""
         return _looked(model, {"tokens": facts}, {"": split_facts(text)})
     ids = tokenizer.encode(text)
     if not ids:
-        raise FormersError("the text is empty, so that there is nothing to look at: give at least one token.")
+        raise FormersError("the text is empty: give at least one token.")
     read = torch.tensor([ids], device=device)
     further: dict[str, Any] = {}
     if isinstance(model, Seq2Seq):
@@ -154,10 +154,10 @@ def _looked(model: Model, inputs: dict[str, Any], labels: Mapping[str, list[str]
 
 
 def refuse_plain(spec: Spec, name: str) -> None:
-    """Refuses a model in which no token decides how long it thinks."""
+    """Raises for a model without adaptive computation."""
     if spec.ponders is None and (spec.encoder is None or spec.encoder.ponders is None):
         raise FormersError(
-            f"{name} takes the same number of steps for every token, so that nothing ponders: use a run of act-rnn or "
+            f"{name} takes the same number of steps for every token: use a run of act-rnn or "
             "universal-transformer that was trained with --set act=graves, or depth=Adaptive(...) in a spec."
         )
 
@@ -175,7 +175,7 @@ def ponders(notes: Notes, labels: Mapping[str, list[str]]) -> list[Ponder]:
 
 
 def by_step(halting: Tensor, steps: Tensor) -> list[StepHalting]:
-    """What tokens with h (tokens, most) and N (tokens,) answer at each step, and how many of them go on behind it."""
+    """What tokens with h (tokens, most) and N (tokens,) answer at each step, and how many of them continue after it."""
     made = []
     for t in range(halting.shape[1]):
         h = halting[:, t]
@@ -225,6 +225,6 @@ def all_halting(noted: Mapping[int, Tensor], layer: int) -> Tensor:
 
 
 def _labels(spec: Spec | None, tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """The labels of tokens; the extra vectors of a stack stand before them and think, too."""
+    """The labels of tokens; the extra vectors of a stack come before them and ponder, too."""
     extra = 0 if spec is None else spec.extra
     return [*(f"{OPEN}extra {number}{CLOSE}" for number in range(1, extra + 1)), *token_labels(tokenizer, ids)]

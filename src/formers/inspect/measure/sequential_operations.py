@@ -6,7 +6,7 @@ What does not depend on the input (weights, tables of positions, masks) could ha
 kernel of torch, whatever its size: a matrix product, a softmax over a whole row, a sum. Views and reshapes without a copy are none.
 
 Depths are kept for each element of each piece of memory: operations that write disjoint slices of one buffer do not wait for each other,
-and who reads one slice waits for its writer alone.
+and reading a slice waits for its writer only.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class StorageDepths:
 
     @property
     def freed(self) -> bool:
-        """Whether nobody has the memory any more."""
+        """Whether the memory was freed."""
         return bool(self.reference.expired())  # type: ignore[no-untyped-call]
 
     def read(self, x: Tensor) -> int:

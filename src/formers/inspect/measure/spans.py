@@ -62,7 +62,7 @@ def spans_of(model: Model, text: str | None = None, name: str = "") -> Spans:
     """The spans of a model; of a text's tokens where every token has its own."""
     score, name = model.spec.score, name or model.spec.name or "this model"
     if not isinstance(score, (Span, DynamicSpan)) or not isinstance(model, StackModel):
-        raise FormersError(f"{name} has no spans that it learns: use a run of adaptive-span.")
+        raise FormersError(f"{name} has no learned spans: use a run of adaptive-span.")
     by_token = isinstance(score, DynamicSpan)
     if by_token and text is None:
         raise FormersError(f"{name} has other spans for every token: give --text, some text for it to read.")
@@ -108,5 +108,5 @@ def _tokens(model: Model, text: str | None) -> Tensor:
         return torch.zeros(1, 1, dtype=torch.long, device=device) if features is None else torch.zeros(1, 1, features, device=device)
     ids = tokenizer_of(model).encode(text)
     if not ids:
-        raise FormersError("the text is empty, so that there is nothing to look at: give at least one token.")
+        raise FormersError("the text is empty: give at least one token.")
     return torch.tensor([ids], device=device)

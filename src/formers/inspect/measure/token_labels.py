@@ -1,4 +1,4 @@
-r"""Tokens as labels that can be seen and told apart: one label a token, and no two different tokens look alike.
+r"""Printable labels of tokens: one label per token, and different tokens have different labels.
 
 A space is ␣, a line break ⏎, a tab ⇥; a byte that is only a part of a character is \xc3; a character that nothing shows, or that
 another label is made of, is \u00ad; a special token is ⟨begin⟩. So a label can be read back: `label_bytes` gives the token's bytes.
@@ -47,7 +47,7 @@ def label_bytes(label: str) -> bytes | None:
 
 
 def plain_label(label: str) -> str:
-    """The label in ASCII alone, which can still be told from any other."""
+    """The label in ASCII only, still different from any other."""
     return "".join(c if c.isascii() else _number(c) for c in label.translate(PLAIN))
 
 

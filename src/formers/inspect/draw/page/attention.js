@@ -5,7 +5,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
   const MEAN = -1; // the head that is the mean of all
-  const SHOWN = 6; // how many of the strongest are told in numbers
+  const SHOWN = 6; // how many of the strongest are labelled with numbers
   const now = { view: data.start.view, layer: data.start.layer, head: data.start.head, reverse: false, token: 0, pinned: false, cell: null };
   const views = data.views.map((view) => ({ ...view, values: null }));
 

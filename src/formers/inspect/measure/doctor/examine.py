@@ -15,7 +15,7 @@ from formers.inspect.measure.doctor.stores import cache_facts, data_facts
 def examine() -> dict[str, Any]:
     """The facts: versions, devices, executors, compiler, flex, distributed, data, cache, extras, completion; ok if no executor is wrong."""
     with ThreadPoolExecutor() as pool:
-        half = pool.submit(half_on_cpu)  # loads torch anew in another process, which takes the longest
+        half = pool.submit(half_on_cpu)  # loads torch again in another process, which takes the longest
         found = devices()
         executors = [verdict for device in found for verdict in check_executors(device["device"])]
         for device in found:

@@ -43,7 +43,7 @@ def check_executors(device: str) -> list[dict[str, Any]]:
     inputs = _inputs()
     cases = list(_cases(inputs))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what torch says of kernels of its own is no verdict
+        warnings.simplefilter("ignore")  # warnings of torch's own kernels do not count
         return [_verdict(name, executor, device, cases, inputs) for name, executor in EXECUTORS.items()]
 
 
@@ -102,7 +102,7 @@ def _cases(inputs: list[Tensor]) -> Iterator[Case]:
     """Every pattern over all keys, over some of the first row's keys and none of the second's, of the last query alone, and with a term."""
     some = torch.arange(LENGTH)[None] < torch.tensor([[LENGTH - 2], [0]])
     everybody, last = Range(0, LENGTH), Range(LENGTH - 1, 1)
-    term = ByDistance(inputs[1].clone(), inputs[2][0].clone(), None, everybody, everybody)  # nobody asks for gradients of these
+    term = ByDistance(inputs[1].clone(), inputs[2][0].clone(), None, everybody, everybody)  # their gradients are not checked
     plain = Request(Full(), everybody, everybody, HEADS, WIDTH**-0.5)
     ways = {
         "": plain, " with queries without keys": plain._replace(valid=some), " of one query": plain._replace(queries=last),

@@ -22,7 +22,7 @@ class Extra(NamedTuple):
 
 EXTRAS = {
     "plot": (Extra("matplotlib", ">=3.8", "pictures: formers show ... --out picture.png"),),
-    "mt": (Extra("sacrebleu", ">=2.4", "BLEU, where pairs are judged"),),
+    "mt": (Extra("sacrebleu", ">=2.4", "BLEU scores of pairs"),),
     "tensorboard": (Extra("tensorboard", ">=2.16", "curves in a browser: formers train ... --track tensorboard"),),
     "images": (
         Extra("pillow", ">=10", "image files as data, and animations"),

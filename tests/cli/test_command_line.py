@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import formers
 from formers.cli import app as command
 from formers.cli import names
-from formers.cli.verbosity import Manners
+from formers.cli.verbosity import Verbosity
 from formers.core import FormersError
 from formers.data.catalogue import OFFERED
 from formers.data.progress import silent, silently
@@ -101,9 +101,9 @@ def test_quiet_does_not_hide_errors(call, capfd):
 
 
 def test_what_quiet_silences_is_heard_again_afterwards():
-    manners = Manners()
-    manners.quiet = True
-    with manners.kept(), warnings.catch_warnings(record=True) as heard:
+    verbosity = Verbosity()
+    verbosity.quiet = True
+    with verbosity.applied(), warnings.catch_warnings(record=True) as heard:
         assert silent()
         warnings.warn("nobody hears this", stacklevel=1)
     assert not heard
@@ -159,15 +159,15 @@ def test_a_warning_of_the_library_is_one_line(call, capfd, saved):
 
 
 def test_of_several_processes_the_first_one_warns(monkeypatch):
-    assert Manners().level == logging.WARNING
+    assert Verbosity().level == logging.WARNING
     monkeypatch.setenv("RANK", "1")
-    assert Manners().level == logging.ERROR
+    assert Verbosity().level == logging.ERROR
 
 
 def test_a_warning_stands_above_a_live_bar_and_brackets_stay_brackets():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, color_system=None)
-    with Manners().kept(), Progress(console=console) as bar:
+    with Verbosity().applied(), Progress(console=console) as bar:
         bar.add_task("training")
         logging.getLogger("formers.somewhere").warning("[bold]odd[/bold] %s", "words")
     assert "formers: warning: [bold]odd[/bold] words\n" in screen.getvalue()
@@ -203,7 +203,7 @@ def test_a_closed_pipe_ends_without_a_word(line):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize("line", ["members", "members --json"])
-def test_a_full_disk_is_told_in_a_sentence(line):
+def test_a_full_disk_is_reported_in_a_sentence(line):
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-m", "formers", *line.split()], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 2
@@ -320,8 +320,8 @@ def test_completion_can_be_installed(tmp_path):
 
 def test_exit_codes_are_those_of_the_documents():
     table = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("##")[0]
-    told = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
-    assert told == {0, command.FAILED, command.USAGE, command.DIVERGED, command.STOPPED, 129, 143}
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    assert codes == {0, command.FAILED, command.USAGE, command.DIVERGED, command.STOPPED, 129, 143}
 
 
 @pytest.mark.parametrize(("error", "code"), [(Diverged("the loss is nan: use less."), 3), (FormersError("no: use yes."), 2)])
