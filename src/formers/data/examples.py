@@ -8,7 +8,8 @@ from typing import NamedTuple
 from formers.core import FormersError
 from formers.data.files import Parts
 from formers.data.numbers import NumberPairs, Two
-from formers.data.text import HELD_OUT, held_out
+from formers.data.kinds import HELD_OUT
+from formers.data.text import held_out
 
 SAMPLE = 100_000
 """Examples that the training of a tokenizer reads, about, at most."""

@@ -261,7 +261,7 @@ def _again(facts: dict[str, Any], found: Path) -> Task:
     """The task of a run that goes on: its tokenizer is the checkpoint's."""
     config = read_config(found)
     tokenizer = load_tokenizer(config, found)
-    task = task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading(**facts["reading"]), config["labels"])
+    task = task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading.of_run(facts["reading"]), config["labels"])
     return with_protocol(task, facts.get("protocol") or {})
 
 
