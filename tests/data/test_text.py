@@ -113,14 +113,14 @@ def test_training_files_without_held_out_ones_are_cut(tmp_path):
     assert parts(root) == {"train": b"a" * 38, "valid": b"aa", "test": b"b" * 40}
 
 
-def test_of_many_files_whole_ones_are_held_out_by_their_names(tmp_path):
+def test_the_old_rules_hold_out_whole_files_by_their_names(tmp_path):
     root = folder(tmp_path, **{f"f{i}_txt": b"%d" % i for i in range(100)})
-    found = parts(root)
+    found = parts(root, Reading(rules=1))
     held = {i for i in range(100) if held_out(f"f{i}.txt")}
     assert {int(n) for n in found["valid"].split()} == held
     assert {int(n) for n in found["train"].split()} == set(range(100)) - held
     assert 0 < len(held) < 20
-    assert found == parts(f"{root}/*.txt")
+    assert found == parts(f"{root}/*.txt", Reading(rules=1))
 
 
 def test_of_twenty_files_at_least_one_is_held_out(tmp_path):
@@ -255,12 +255,12 @@ def test_a_file_of_many_is_named_with_its_own_place(tmp_path):
 
 
 @pytest.mark.parametrize(("encoding", "name"), [("utf-16", "UTF-16"), ("utf-32", "UTF-32")])
-def test_wide_encodings_are_named(tmp_path, encoding, name):
+def test_wide_encodings_are_named_by_the_old_rules(tmp_path, encoding, name):
     path = tmp_path / "text.txt"
     path.write_text("some words to read", encoding=encoding)
     with refused(f"text.txt is {name}", "save it as UTF-8"):
-        token_stream(open_text(path), "train", LETTERS)
-    assert sum(map(len, parts(path).values())) == path.stat().st_size
+        token_stream(open_text(path, Reading(rules=1)), "train", LETTERS)
+    assert sum(map(len, parts(path, Reading(rules=1)).values())) == path.stat().st_size
 
 
 def test_the_standard_library_is_split_by_file_the_same_way_every_time():

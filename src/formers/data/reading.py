@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from typing_extensions import Self
@@ -24,6 +25,8 @@ class Reading(Part):
     """The field of a JSON record that holds the text."""
     invalid: Literal["refuse", "replace", "skip"] = "refuse"
     """Handling of invalid UTF-8, if tokens are not bytes: raise an error, replace with U+FFFD, or skip."""
+    rules: Literal[1, 2] = 2
+    """How files of text are read and split. 1: by the hash of file names, UTF-16 as bytes; 2: by kind and bytes, UTF-16 decoded."""
 
     levels: Annotated[int, Field(ge=2, le=256)] | None = None
     """For images: the number of levels of a channel value; default: that of the data."""
@@ -33,6 +36,11 @@ class Reading(Part):
     """For images: flip half of the training images horizontally."""
     skip_bad: bool = False
     """For a folder of images: skip unreadable files."""
+
+    @classmethod
+    def of_run(cls, saved: Mapping[str, Any]) -> Self:
+        """The reading that a run has saved; without a version of the rules, those of that time."""
+        return cls(**{"rules": 1, **saved})
 
     def resolved(self) -> Self:
         """The same options with absolute paths."""

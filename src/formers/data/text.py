@@ -1,7 +1,7 @@
 """Text for training and for evaluation: a file, a folder, a glob or a named set, as parts that are stretches of plain files.
 
-The split depends only on the data: the published split of a named set, the words train, valid and test in file names, the hash of a
-file name or a document; of a single file, the last twentieth is held out.
+The split depends only on the data: the published split of a named set, the words train, valid and test in file names, the kind of a file
+and the hash of its name (data/kinds.py), the hash of a document; of a single file, the last twentieth is held out.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from formers.data.bpe import SAMPLE, recut
 from formers.data.cache import Sink, key_of, made
 from formers.data.catalogue import IMAGE_NAMES, IMAGES, NUMBERS, PAIRS, SETS, STDLIB
 from formers.data.download import fetch
+from formers.data.encodings import as_utf8, encoding_notices
 from formers.data.files import Parts, Stretch, is_records, listed, resolved, walk, whole
+from formers.data.kinds import HELD_OUT, hash_share, split_by_kind, split_notices
 from formers.data.progress import Progress
 from formers.data.reading import Reading
 from formers.data.records import decoded, records
 
-HELD_OUT = 0.05
-"""The share of a text that is held out."""
 WHOLE_FILES = 20
 """With at least this many files, whole files are held out."""
 WORDS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
@@ -43,6 +43,8 @@ class TextData(NamedTuple):
     fingerprint: str
     source: str
     invalid: str = "refuse"
+    notices: tuple[str, ...] = ()
+    """Sentences on files that are not UTF-8 text, and on a held-out part that is too little or unlike the rest."""
 
     def texts(self, part: str) -> Iterator[str]:
         """The text of a part, in chunks."""
@@ -67,7 +69,7 @@ class Text(NamedTuple):
 
 def open_text(data: str | Path, reading: Reading = Reading()) -> TextData:
     """The text of `data`, split into parts."""
-    name = str(data)
+    name, notices = str(data), []
     if name.split(":")[0] in (PAIRS, NUMBERS):
         raise FormersError(f"{name} has pairs, which are for encoder-decoders: use the member transformer, or give a text.")
     if name in IMAGES or name in IMAGE_NAMES:
@@ -80,19 +82,24 @@ def open_text(data: str | Path, reading: Reading = Reading()) -> TextData:
         about = f"{name}, split as published: {split['train'][0].size:,} bytes for training, {split['valid'][0].size:,} held out, {test}"
         source = name
     elif name == STDLIB:
-        split, about = _without_names(_library(), reading, "standard library of Python")
+        split, about = _without_names(_library(), reading.replace(rules=1), "standard library of Python")
         source = name
     else:
-        split, about = _part(listed(name), reading, name)
+        files = listed(name)
+        split, about = _part(files, reading, name)
         source = resolved(name)
+        notices = encoding_notices(files, [s for stretches in split.values() for s in stretches])
+        notices += split_notices(name, split["train"], split["valid"]) if reading.valid is None else []
     if reading.valid is not None:
-        split["valid"], about = _read(listed(reading.valid), reading), f"{about}; held out: {reading.valid}"
+        given = listed(reading.valid)
+        split["valid"], about = _read(given, reading), f"{about}; held out: {reading.valid}"
+        notices += encoding_notices(given, split["valid"])
     sizes = {part: sum(s.size for s in stretches) for part, stretches in split.items()}
     for part, size in sizes.items():
         if size < 2:
             raise FormersError(f"the {part} part of {name} holds {size} bytes: it needs at least 2; give more text.")
     facts = [[part, [[s.sum, s.start, s.stop] for s in stretches]] for part, stretches in split.items()]
-    return TextData(Parts(split, name), about, fingerprint(facts), source, reading.invalid)
+    return TextData(Parts(split, name), about, fingerprint(facts), source, reading.invalid, tuple(notices))
 
 
 def fingerprint(*facts: object) -> str:
@@ -102,11 +109,7 @@ def fingerprint(*facts: object) -> str:
 
 def held_out(name: str) -> bool:
     """Whether a file, a document or a source is held out: a function of its name or text only, the same on every machine."""
-    return _share(name) < HELD_OUT
-
-
-def _share(name: str) -> float:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") / 2**32
+    return hash_share(name) < HELD_OUT
 
 
 def named_files(name: str) -> tuple[dict[str, Path], dict[str, str]]:
@@ -169,8 +172,10 @@ def _word(name: str) -> str | None:
 
 def _hold_out(files: list[tuple[str, Path]], reading: Reading) -> tuple[list[Stretch], list[Stretch], str]:
     """Training files, held-out files, and the rule that split them."""
+    if len(files) >= WHOLE_FILES and reading.rules > 1:
+        return _hold_out_by_kind(files, reading)
     if len(files) >= WHOLE_FILES:
-        held = {name for name, _ in files if held_out(name)} or {min((name for name, _ in files), key=_share)}
+        held = {name for name, _ in files if held_out(name)} or {min((name for name, _ in files), key=hash_share)}
         train, valid = (_read([f for f in files if (f[0] in held) == side], reading) for side in (False, True))
         return train, valid, f"{len(files) - len(held):,} files for training and {len(held):,} held out by the hash of their names"
     train, valid = [], []
@@ -180,7 +185,7 @@ def _hold_out(files: list[tuple[str, Path]], reading: Reading) -> tuple[list[Str
             if first.size < 2 or last.size < 2:
                 raise FormersError(f"{name} has too few documents to hold out {HELD_OUT:.0%}: give at least a few dozen, or --valid.")
         else:
-            stretch = whole(name, path)
+            stretch = _plain(name, path, reading)
             _refuse_short(stretch, alone=len(files) == 1)
             if stretch.size < 4:
                 train.append(stretch)
@@ -194,6 +199,24 @@ def _hold_out(files: list[tuple[str, Path]], reading: Reading) -> tuple[list[Str
     return train, valid, f"{held_bytes} of its documents held out" if is_records(files[0][1]) else f"its last {held_bytes} held out"
 
 
+def _hold_out_by_kind(files: list[tuple[str, Path]], reading: Reading) -> tuple[list[Stretch], list[Stretch], str]:
+    """Of each kind of file about a twentieth of the bytes: whole files, and the ends of large ones."""
+    contents = [whole(name, path) if is_records(path) else _plain(name, path, reading) for name, path in files]
+    chosen = split_by_kind(contents)
+    train, valid = [], []
+    for (name, path), content in zip(files, contents, strict=True):
+        if name in chosen.held:
+            valid += _read([(name, path)], reading)
+        elif name not in chosen.cut:
+            train += _read([(name, path)], reading)
+        else:
+            sides = [_documents(name, path, reading, side) for side in (False, True)] if is_records(path) else content.cut(HELD_OUT)
+            train.append(sides[0])
+            valid.append(sides[1])
+    held, total = sum(s.size for s in valid), sum(s.size for s in (*train, *valid))
+    return train, valid, f"{held:,} of {total:,} bytes ({held / max(total, 1):.1%}) held out, {chosen.about}"
+
+
 def _refuse_short(stretch: Stretch, alone: bool) -> None:
     if alone and stretch.size == 0:
         raise FormersError(f"{stretch.name} is empty: give a file with text in it.")
@@ -203,7 +226,13 @@ def _refuse_short(stretch: Stretch, alone: bool) -> None:
 
 def _read(files: list[tuple[str, Path]], reading: Reading) -> list[Stretch]:
     """Files whole."""
-    return [_documents(name, path, reading, None) if is_records(path) else whole(name, path) for name, path in files]
+    return [_documents(name, path, reading, None) if is_records(path) else _plain(name, path, reading) for name, path in files]
+
+
+def _plain(name: str, path: Path, reading: Reading) -> Stretch:
+    """A file whole; decoded if it is UTF-16, unless the rules are those of old runs."""
+    content = whole(name, path)
+    return content if reading.rules == 1 else as_utf8(content, reading.invalid)
 
 
 def _documents(name: str, path: Path, reading: Reading, held: bool | None) -> Stretch:

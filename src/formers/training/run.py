@@ -70,7 +70,7 @@ def open_run(
     if "env" in facts:
         raise FormersError(f"{folder} is the run of an agent: evaluate it with `formers eval {folder} --episodes 200`.")
     source = str(facts["data"]) if data is None else data
-    reading, whole = Reading(**facts.get("reading", {})), _is_whole(facts, data)
+    reading, whole = Reading.of_run(facts["reading"]) if facts else Reading(), _is_whole(facts, data)
     if whole and part is not None:
         raise FormersError(f"split={part} cannot be used with {source}: your own file is evaluated as a whole; leave it out.")
     its_own = facts.get("data") in (source, resolved(source))

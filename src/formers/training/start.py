@@ -30,6 +30,7 @@ from formers.training.folder import FORMAT, RUN, YAML, beginning, begun, claimed
 from formers.training.images import IMAGE_OPTIONS
 from formers.training.interrupts import Interrupts, terminable
 from formers.training.log import Log
+from formers.training.memory import refuse_too_large
 from formers.training.task import DATA, Task, prepare, task_of
 from formers.training.trainer import Trainer
 
@@ -99,6 +100,7 @@ def train(
         if from_run is not None and (Path(from_run) / RUN).exists():
             protocol = read_facts(Path(from_run)).get("protocol") or {}
         task = with_protocol(task, protocol)
+        refuse_too_large(task, chosen, where, place)
         torch.manual_seed(seed)
         trainer = Trainer(new_model(task, where), task, chosen, place)
         if from_run is not None:
@@ -139,6 +141,7 @@ def resume(
                 f"the data of {folder} have changed since the run started ({facts['data']}): restore them, "
                 f"or start a new run with --from {folder}."
             )
+        refuse_too_large(task, chosen, where, place)
         torch.manual_seed(chosen.seed)
         trainer = Trainer(new_model(task, where), task, chosen, place)
         keep = restore(found, trainer)
@@ -261,7 +264,7 @@ def _again(facts: dict[str, Any], found: Path) -> Task:
     """The task of a resumed run, with the tokenizer of the checkpoint."""
     config = read_config(found)
     tokenizer = load_tokenizer(config, found)
-    task = task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading(**facts["reading"]), config["labels"])
+    task = task_of(Spec(**facts["spec"]), tokenizer, facts["data"], Reading.of_run(facts["reading"]), config["labels"])
     return with_protocol(task, facts.get("protocol") or {})
 
 

@@ -169,6 +169,8 @@ def _open(spec: Spec, data: str | Path, reading: Reading, labels: Sequence[str] 
         kind = "text"
     opened = open_data(data, reading, kind, labels=labels, reader=spec.name)
     assert isinstance(opened, TextData | Examples | StoryData)
+    for notice in opened.notices if isinstance(opened, TextData) else ():
+        log.warning("%s", notice)
     return opened
 
 

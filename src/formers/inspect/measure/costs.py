@@ -22,8 +22,9 @@ from formers.attention import LSH, Attention
 from formers.attention.attend import Verdict
 from formers.core import FormersError, Sizes, State, Watch
 from formers.core.content import fixed_weights
+from formers.core.live import Live
 from formers.heads import NoHead
-from formers.inspect.measure.counting import Live, by_operation, counting
+from formers.inspect.measure.counting import by_operation, counting
 from formers.inspect.measure.parameters import part_of
 from formers.model import Output, Spec, build, evaluating
 from formers.training.config import Settings
