@@ -54,7 +54,7 @@ def _cells(axes: Any, seen: Predictions, positions: int) -> None:
             fill = tuple(1 - weight * (1 - channel) for channel in ink)
             axes.add_patch(Rectangle((i - 0.46, layer + 0.56), 0.92, 0.82, facecolor=fill, edgecolor=EDGE, linewidth=0.8))
             words = ", ".join(f"t{token}" for token in tokens)
-            label(axes, i, layer + 0.97, words or "-", 9, "#ffffff" if weight > 0.5 else TEXT)
+            label(axes, i, layer + 0.97, words or "-", 9, "#ffffff" if weight > 0.65 else TEXT)
         label(axes, positions - 0.42, layer + 0.97, f"w = {weight:.2g}", 9, ha="left")
     for i in range(positions):
         label(axes, i, 0.2, f"t{i}", 9)

@@ -17,7 +17,7 @@ from formers.inspect.measure.part_text import spell
 from formers.model import Spec
 from formers.score import NoScore
 
-SHOWN = 6
+SHOWN = 4
 """The most heads whose frames are drawn one behind the other."""
 SMALL = 8
 """Positions of the small drawing of the pattern."""
@@ -46,6 +46,8 @@ class MultiHead(Figure):
         for name, wide, x in zip(("W^q", "W^k", "W^v"), width, (middle - 1.2, middle, middle + 1.2), strict=True):
             arrow(axes, (middle, 0.24), (middle, 0.36), (x, 0.36), (x, 0.5))
             box(axes, x, 0.68, 1.12, 0.36, f"${name}$  {sizes.dim} → {wide}", EMBEDDING)
+        if spec.memory.limit:
+            label(axes, middle + 0.2, 1.05, f"+ memory {spec.memory.limit}", 8, ha="left")
         _head(axes, steps, spec.pattern.mask(SMALL, sizes.heads, self.layer)[0], middle, bottom)
         out = module.out.weight.shape
         middle -= 0.22
@@ -58,7 +60,7 @@ class MultiHead(Figure):
         words = f"{subject.title}, layer {self.layer}: multi-head attention with {spell(spec.pattern.at(self.layer))} (E1, E2, E3)."
         values = {
             "heads": sizes.heads, "head_dim": sizes.head_dim, "value_dim": sizes.value_dim, "steps": [text for text, _, _ in steps],
-            "qkv": list(module.qkv.weight.shape), "out": list(out), "scale": module.scale,
+            "qkv": list(module.qkv.weight.shape), "out": list(out), "scale": module.scale, "memory": spec.memory.limit or 0,
         }  # fmt: skip
         return Drawn(figure, words, values)
 
@@ -81,8 +83,6 @@ def head_steps(spec: Spec, module: SelfAttention, layer: int) -> list[tuple[str,
     steps = [(f"scores  q · k / √{module.sizes.head_dim}" if scaled else "scores  q · k", ATTENTION, False)]
     if not isinstance(spec.score, NoScore):
         steps.append((f"add the term of {type(spec.score).__name__}", GATE, False))
-    if spec.memory.limit:
-        steps[0] = (f"{steps[0][0]}, keys with {spec.memory.limit} of memory", ATTENTION, False)
     pattern = spec.pattern.at(layer)
     if type(pattern).__name__ != "Full":
         steps.append((f"mask: {type(pattern).__name__}", PLAIN, True))

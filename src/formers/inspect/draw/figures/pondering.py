@@ -37,17 +37,19 @@ class ActGraph(Figure):
         height = 1.72 + 0.55 * most
         figure, axes = new_diagram(path, height, 4)
         across = (WIDTH - 0.5) / tokens
+        half = min(0.41, 0.3 * across)
+        gap = (across - 2 * half) / 4  # between two boxes: what leaves to the sum, what goes on, and what enters the next
         top = 0.95 + 0.55 * most
         families, missing = fonts_for(seen.labels)
         for t in range(tokens):
-            x = 0.5 + across * (t + 0.5) - 0.1
-            self._input(axes, seen, t, x, min(across, 1.5), top)
+            x = 0.4 + across * (t + 0.5)
+            _paint_input(axes, seen, t, x, half, gap, top)
             label(axes, x, 0.1, f"x: {drawable(seen.labels[t], missing)}", fontfamily=families, parse_math=False)
             label(axes, x, top + 0.62, "output")
             if t < tokens - 1:
-                right = x + across / 2 + 0.03
-                arrow(axes, (x + 0.13, top + 0.1), (right, top + 0.1), (right, 0.75), (x + across - 0.42, 0.75), colour=STATE, width=1.4)
-        arrow(axes, (0.12, 0.75), (0.5 + across / 2 - 0.1 - 0.42, 0.75), colour=STATE, width=1.4)
+                right = x + half + 2 * gap
+                arrow(axes, (x + 0.13, top + 0.1), (right, top + 0.1), (right, 0.75), (x + across - half, 0.75), colour=STATE, width=1.4)
+        arrow(axes, (0.1, 0.75), (0.4 + across / 2 - half, 0.75), colour=STATE, width=1.4)
         label(axes, 0.2, 0.9, "$s_0$", colour=STATE)
         words = (
             f"{subject.title}{_untrained(subject)}: a box is a step of the cell, with its halting probability h and its weight p. The "
@@ -55,30 +57,23 @@ class ActGraph(Figure):
         )
         return Drawn(figure, words, _values(seen))
 
-    def _input(self, axes: Any, seen: Ponder, t: int, x: float, across: float, top: float) -> None:
-        """The steps of one input, and the sum of their states."""
-        n, weights = int(seen.steps[t]), seen.weights[t].tolist()
-        side = x + 0.62 * min(across, 1.35) - 0.14
-        arrow(axes, (x, 0.2), (x, 0.56))
-        for step in range(n):
-            y = 0.75 + 0.55 * step
-            box(
-                axes,
-                x,
-                y,
-                0.82,
-                0.38,
-                f"h = {float(seen.halting[t, step]):.2f}\np = {weights[step]:.2f}",
-                ATTENTION if step < n - 1 else TRANSITION,
-                8.5,
-            )
-            if step:  # the input enters every step, and the state of the step before
-                arrow(axes, (x, y - 0.36), (x, y - 0.19))
-                arrow(axes, (x, 0.36), (x - 0.55, 0.36), (x - 0.55, y), (x - 0.41, y), width=0.8)
-            arrow(axes, (x + 0.41, y), (side, y), head=False, colour=EDGE, width=0.6 + 2.6 * weights[step])
-        arrow(axes, (side, 0.75), (side, top - 0.28), (x, top - 0.28), (x, top - 0.03), colour=EDGE)
-        sign(axes, x, top + 0.1, "Σ", 0.13)
-        arrow(axes, (x, top + 0.23), (x, top + 0.52))
+
+def _paint_input(axes: Any, seen: Ponder, t: int, x: float, half: float, gap: float, top: float) -> None:
+    """The steps of one input, boxes of twice `half` inches, and the sum of their states above them."""
+    n, weights = int(seen.steps[t]), seen.weights[t].tolist()
+    side, size = x + half + gap, min(8.5, 26 * half)
+    arrow(axes, (x, 0.2), (x, 0.56))
+    for step in range(n):
+        y = 0.75 + 0.55 * step
+        words = f"h = {float(seen.halting[t, step]):.2f}\np = {weights[step]:.2f}"
+        box(axes, x, y, 2 * half, 0.38, words, ATTENTION if step < n - 1 else TRANSITION, size)
+        if step:  # the input enters every step, and the state of the step before
+            arrow(axes, (x, y - 0.36), (x, y - 0.19))
+            arrow(axes, (x, 0.36), (x - half - gap, 0.36), (x - half - gap, y), (x - half, y), width=0.8)
+        arrow(axes, (x + half, y), (side, y), head=False, colour=EDGE, width=0.6 + 2.6 * weights[step])
+    arrow(axes, (side, 0.75), (side, top - 0.28), (x, top - 0.28), (x, top - 0.03), colour=EDGE)
+    sign(axes, x, top + 0.1, "Σ", 0.13)
+    arrow(axes, (x, top + 0.23), (x, top + 0.52))
 
 
 class UniversalSteps(Figure):

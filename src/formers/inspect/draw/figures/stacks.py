@@ -62,13 +62,14 @@ class Architecture(Figure):
         width = 1.62 if two else 2.4
         stacks = [(spec.encoder, "source"), (spec, "target")] if spec.encoder is not None else [(spec, "")]
         columns = [(_before(each, side), _block(each), _after(each, each is not spec)) for each, side in stacks]
-        height = max(sum(_height(items, width) for items in column) for column in columns) + 0.45
+        times = [fit(times_words(each), 0.55 * width) for each, _ in stacks]
+        height = max(sum(_height(items, width) for items in column) for column in columns) + 0.45 + LINE * max(t.count("\n") for t in times)
         figure, axes = new_diagram(path, height, 2)
         places = (1.22, WIDTH - 1.22) if two else (WIDTH / 2,)
         source = None
-        for (each, _), column, x in zip(stacks, columns, places, strict=True):
+        for (each, _), column, x, each_times in zip(stacks, columns, places, times, strict=True):
             side = -1 if each is not spec or not two else 1
-            top, crossing = _paint_column(axes, column, x, 0.12, width, side, times_words(each), last=each is spec)
+            top, crossing = _paint_column(axes, column, x, 0.12, width, side, each_times, last=each is spec)
             if each is not spec:
                 source = (x, top)
             elif source is not None and crossing is not None:
@@ -124,8 +125,8 @@ def _spec(word: str) -> Spec:
 
 def _residual_words(spec: Spec) -> str:
     """The residual of a spec, and its gate where it has one."""
-    words, gate = spell(spec.residual), join_of(spec.residual).label
-    return words if not gate or gate.split()[0] in words else f"{words}, {gate}"
+    words, join = spell(spec.residual), join_of(spec.residual)
+    return f"{words}, {join.label}" if join.sign == "g" and join.label.split()[0] not in words else words
 
 
 def _before(spec: Spec, side: str) -> list[Item]:
@@ -235,8 +236,9 @@ def _paint_column(
             y += GAP + tall
         if items is block and items:
             _frame(axes, x, bottom + 0.02, y + 0.04, width + 0.44, side, times)
-            arrow(axes, (x, y), (x, y + OUT), head=False)
-            y += OUT
+            out = OUT + LINE * times.count("\n")
+            arrow(axes, (x, y), (x, y + out), head=False)
+            y += out
     arrow(axes, (x, y), (x, y + 0.16), head=last)
     return y + 0.16, crossing
 
@@ -250,4 +252,6 @@ def _frame(axes: Any, x: float, bottom: float, top: float, width: float, side: i
     )  # fmt: skip
     axes.add_patch(shape)
     if times:
-        label(axes, x + side * (width / 2 - 0.02), top + 0.1, times, SIZE, ha="right" if side > 0 else "left", fontweight="bold")
+        label(
+            axes, x + side * (width / 2 - 0.02), top + 0.03, times, SIZE, ha="right" if side > 0 else "left", va="bottom", fontweight="bold"
+        )
