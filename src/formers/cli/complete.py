@@ -54,6 +54,17 @@ def complete_member_set(ctx: typer.Context) -> list[str]:
     return [f"{option}=" for option in (known.options if known else [])]
 
 
+def complete_figure() -> list[str]:
+    """The figures that have a name."""
+    return list(names.figures())
+
+
+def complete_figure_set(ctx: typer.Context) -> list[str]:
+    """The options of the member that the figure in the line is drawn from."""
+    known = names.members().get(names.figures().get(_given(ctx), ""))
+    return [f"{option}=" for option in ("member", *known.options)] if known else []
+
+
 def complete_set(ctx: typer.Context) -> list[str]:
     """The options of the member in the line, and the settings of training and reading."""
     settings = [f"{setting}=" for setting in names.settings() if setting not in ELSEWHERE]

@@ -55,6 +55,12 @@ def patterns() -> dict[str, list[str]]:
     return {_hyphened(name): [_name(field.target) for field in fields[name]] for name in alone}
 
 
+def figures() -> dict[str, str]:
+    """The figures that have a name, and the members that they are drawn from; their catalogue needs nothing but Python."""
+    found = runpy.run_path(str(SOURCES / "inspect" / "draw" / "figures" / "catalogue.py"))["FIGURES"]
+    return {name: entry.member for name, entry in found.items()}
+
+
 def data_sets() -> list[str]:
     """The data sets that have a name, and the tasks; their catalogue needs nothing but Python."""
     return list(runpy.run_path(str(SOURCES / "data" / "catalogue.py"))["OFFERED"])

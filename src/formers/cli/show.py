@@ -12,6 +12,7 @@ from formers.cli.attention import Checkpoint, alignment, attention, named
 from formers.cli.buckets import buckets
 from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Out, Run, check_file, print_json, wrote
 from formers.cli.complete import complete_member, complete_pattern, complete_pattern_set
+from formers.cli.figures import figure
 from formers.cli.interaction import interaction
 from formers.cli.options import parse_pixel, parse_set, parse_size
 from formers.cli.ponder import ponder
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 app = typer.Typer(
-    help="Draw attention, an alignment, a pattern, positions, spans, buckets, ponder times, interaction, losses, context, a member.",
+    help="Draw attention, alignments, patterns, positions, spans, buckets, ponder times, interaction, losses, context, members, figures.",
     no_args_is_help=True,
 )
 app.command("attention")(attention)
@@ -30,6 +31,7 @@ app.command("ponder")(ponder)
 app.command("interaction")(interaction)
 app.command("losses")(measure.losses)
 app.command("context")(measure.context)
+app.command("figure")(figure)
 
 
 @app.command()

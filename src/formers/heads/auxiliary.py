@@ -107,13 +107,13 @@ class AuxiliaryLosses(AuxiliaryModule):
         if self.targets > 1:
             found["future"] = later(hidden, self.last)
         if taps:
-            weights = self._weights(progress).to(kind).to(hidden.device)
+            weights = self.weights(progress).to(kind).to(hidden.device)
             terms = [weights[t] * (loss(x, t + 1, 1) + (later(x, t + 1) if self.targets > 1 else 0)) for t, x in taps.items()]
             found["intermediate"] = torch.stack(terms).sum()  # E32
         return found
 
-    def _weights(self, progress: float) -> Tensor:
-        """The weights of the intermediate layers, shallowest first."""
+    def weights(self, progress: float) -> Tensor:
+        """The weights of the intermediate layers, from the shallowest."""
         return SCHEDULES[self.intermediate](torch.tensor(self.ends, dtype=torch.float64), progress)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import singledispatch
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -100,6 +100,11 @@ def _(attention: Aligned) -> str:
     return f"{attention.cell} recurrence" if attention.alignment == "none" else f"{attention.cell}, {attention.alignment} alignment"
 
 
+def position_names(spec: Spec) -> str:
+    """The positions that are added to the stream, in a word; nothing where there are none."""
+    return _names(spec.position)
+
+
 def _names(*parts: Slot) -> str:
     """The names of parts, without those that go without saying."""
     return ", ".join(_name(part) for part in parts if not isinstance(part, SILENT))
@@ -115,10 +120,10 @@ def _column(spec: Spec, side: str, last: str = "") -> list[str]:
     """The lines of one stack, from its input to its head."""
     lines = _before(spec, side)
     lines.append("╭" + _at_stream("┼", "─") + "╮")
-    join = JOINS.get(type(spec.residual), _other)
+    join = join_of(spec.residual)
     for sublayer in sublayers(spec):
-        lines += [f"│{line[:WIDTH]:{WIDTH}}│" for line in join(sublayer, spec.residual)]
-    lines.append("╰" + _at_stream("┼", "─") + f"╯ {_times(spec)}")
+        lines += [f"│{line[:WIDTH]:{WIDTH}}│" for line in _joined(sublayer, join)]
+    lines.append("╰" + _at_stream("┼", "─") + f"╯ {times_words(spec)}")
     with torch.device("meta"):
         final = spec.residual.build_final(spec.dim)
     if not isinstance(final, nn.Identity):
@@ -138,7 +143,7 @@ def _before(spec: Spec, side: str) -> list[str]:
     return [f"  {side} {source}" if side else f"  {source}", _under("│"), f"  {into}", _under("│"), *added]
 
 
-def _times(spec: Spec) -> str:
+def times_words(spec: Spec) -> str:
     """How often the block is applied, and what is unusual about it."""
     if spec.depth.ponders is not None:
         return f"{TIMES} at most {spec.depth.ponders}"
@@ -169,61 +174,63 @@ def _said(sublayer: Sublayer) -> list[str]:
     return [line for line in sublayer if line]
 
 
-def _pre_norm(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
-    yield from _branch(["LayerNorm", *_said(sublayer)])
+class Join(NamedTuple):
+    """How a sublayer joins the stream: what stands on its branch, and what becomes of the branch and the stream."""
+
+    before: tuple[str, ...] = ()
+    """What the branch passes before the sublayer; the stream itself where there is no branch."""
+    after: tuple[str, ...] = ()
+    """What the branch passes behind it."""
+    sign: Literal["+", "g", ""] = "+"
+    """A sum, a gate, or nothing where there is no branch."""
+    label: str = ""
+    """What stands beside the sign."""
+    behind: tuple[str, ...] = ()
+    """What the stream passes behind the sign."""
 
 
-def _post_norm(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
-    yield from _branch(_said(sublayer))
-    yield " LayerNorm"
+def join_of(residual: Residual) -> Join:
+    """How the sublayers of a residual join the stream; one without a drawing of its own is a sum with its name."""
+    return JOINS.get(type(residual), _other)(residual)
 
 
-def _bare(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
-    yield " " + sublayer.title + (f" ({sublayer.detail})" if sublayer.detail else "")
-    yield " " * STREAM + "│"
+def _joined(sublayer: Sublayer, join: Join) -> Iterator[str]:
+    """The lines of a sublayer and its residual connection."""
+    if join.sign:
+        *lines, back = _branch([*join.before, *_said(sublayer), *join.after])
+        yield from lines
+        yield f"{back.replace('+', join.sign, 1)} {join.label}".rstrip()
+    else:
+        yield from (f" {word}" for word in join.before)
+        yield " " + sublayer.title + (f" ({sublayer.detail})" if sublayer.detail else "")
+        yield " " * STREAM + "│"
+    yield from (f" {word}" for word in join.behind)
 
 
-def _plain(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
-    yield from _branch(_said(sublayer))
-
-
-def _norm_only(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
-    first = isinstance(residual, NormOnly) and residual.of == "pre"
-    if first:
-        yield " LayerNorm"
-    yield from _bare(sublayer, residual)
-    if not first:
-        yield " LayerNorm"
-
-
-def _reversible(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
-    """Of the pair that runs down, the first is given what the sublayer makes of the second."""
-    *before, back = _branch(["second of two", "LayerNorm", *_said(sublayer)])
-    yield from before
-    yield f"{back} to the first"
-    yield " the two trade places"
-
-
-def _gated(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
+def _gated(residual: Residual) -> Join:
     assert isinstance(residual, Gated)
-    *before, back = _branch(["LayerNorm", *_said(sublayer), "ReLU"])
-    yield from before
-    yield back if residual.kind == "sum" else f"{back} {residual.kind} gate".replace("+", "g", 1)
+    gate = residual.kind != "sum"
+    return Join((NORM,), ("ReLU",), "g" if gate else "+", f"{residual.kind} gate" if gate else "")
 
 
-def _other(sublayer: Sublayer, residual: Residual) -> Iterator[str]:
-    """A residual without its own drawing: its name is where the branch comes back."""
-    *before, back = _branch(_said(sublayer))
-    yield from before
-    yield f"{back} {type(residual).__name__}"
+def _norm_only(residual: Residual) -> Join:
+    first = isinstance(residual, NormOnly) and residual.of == "pre"
+    return Join((NORM,), sign="") if first else Join(sign="", behind=(NORM,))
 
 
-JOINS: dict[type[Residual], Callable[[Sublayer, Residual], Iterator[str]]] = {
-    PreNorm: _pre_norm,
-    PostNorm: _post_norm,
-    Bare: _bare,
-    Plain: _plain,
+def _other(residual: Residual) -> Join:
+    return Join(label=type(residual).__name__)
+
+
+NORM = "LayerNorm"
+JOINS: dict[type[Residual], Callable[[Residual], Join]] = {
+    PreNorm: lambda _: Join((NORM,)),
+    PostNorm: lambda _: Join(behind=(NORM,)),
+    Bare: lambda _: Join(sign=""),
+    Plain: lambda _: Join(),
     NormOnly: _norm_only,
     Gated: _gated,
-    Reversible: _reversible,
+    # Of the pair that runs down, the first is given what the sublayer makes of the second.
+    Reversible: lambda _: Join(("second of two", NORM), label="to the first", behind=("the two trade places",)),
 }
+"""By residual, how its sublayers join the stream."""

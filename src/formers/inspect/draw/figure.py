@@ -34,13 +34,15 @@ def write_caption(figure: Any, caption: str) -> None:
     figure.supxlabel("\n".join(textwrap.wrap(caption, characters)), fontsize=9, color=TEXT)
 
 
-def save_figure(figure: Any, path: str | Path) -> Path:
-    """Writes a figure and returns its path; the same figure gives the same bytes."""
+def save_figure(figure: Any, path: str | Path, title: str = "") -> Path:
+    """Writes a figure and returns its path; the same figure gives the same bytes. The title is what a reader hears who does not see."""
     import matplotlib
 
     path = Path(path)
     suffix = path.suffix.lower().lstrip(".")
-    metadata = {"Date": None} if suffix == "svg" else {"Software": None}
+    metadata: dict[str, str | None] = {"Date": None} if suffix == "svg" else {"Software": None}
+    if title:
+        metadata["Title"] = title
     with matplotlib.rc_context({"svg.hashsalt": "formers"}):
         try:
             figure.savefig(path, format=suffix, dpi=160, facecolor="white", metadata=metadata)

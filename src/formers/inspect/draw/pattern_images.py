@@ -84,16 +84,23 @@ def save_on_image(
         if position < length:
             matrix.plot([1.02 * length], [position + 0.5], marker="<", markersize=7, color=FRAME, clip_on=False)
             matrix.set(xlim=(0, length), ylim=(length, 0))
-        _paint_image(image, pattern.at(layer), grid, pixel, pixel_marks(pattern, grid, pixel, head, layer))
+        paint_image(image, pattern.at(layer), grid, pixel, pixel_marks(pattern, grid, pixel, head, layer))
         image.set_title(f"what pixel {pixel[0]},{pixel[1]} sees", fontsize=9, color=TEXT, pad=18)
     write_caption(figure, f"{drawn.caption} The arrow points to the row of the query.")
     return save_figure(figure, path)
 
 
-def _paint_image(axes: Any, pattern: Pattern, grid: ImageGrid, pixel: tuple[int, int], marks: list[str]) -> None:
+def paint_image(axes: Any, pattern: Pattern, grid: ImageGrid, pixel: tuple[int, int], marks: list[str]) -> None:
     """The marks as coloured pixels, the query's block framed, and a legend below."""
+    own = own_block(pattern, grid, pixel)
+    paint_marks(axes, grid, marks, own)
+    patches = legend_patches(marks, own is not None)
+    axes.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2, fontsize=7.5, frameon=False, labelcolor=TEXT)
+
+
+def paint_marks(axes: Any, grid: ImageGrid, marks: list[str], own: NDArray[np.bool_] | None) -> None:
+    """The marks as coloured pixels, and a frame around the query's block where there is one."""
     from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
 
     height, width = grid.raster.height, grid.raster.width
     kinds = list(COLOURS)
@@ -109,24 +116,26 @@ def _paint_image(axes: Any, pattern: Pattern, grid: ImageGrid, pixel: tuple[int,
     if max(height, width) <= 64:
         axes.hlines(range(1, height), 0, width, color=LINE, linewidth=0.6)
         axes.vlines(range(1, width), 0, height, color=LINE, linewidth=0.6)
-    own = own_block(pattern, grid, pixel)
     if own is not None:
-        _outline(axes, own)
+        paint_outline(axes, own)
     every = [max(1, -(-side // 8)) for side in (width, height)]
     for axis, side, step in ((axes.xaxis, width, every[0]), (axes.yaxis, height, every[1])):
         axis.set_ticks([place + 0.5 for place in range(0, side, step)], [str(place) for place in range(0, side, step)])
     axes.xaxis.tick_top()
     tidy(axes)
-    names = {QUERY: "query", OWN: "seen" if own is None else "seen, own block (framed)", MEMORY: "seen, memory"}
+
+
+def legend_patches(marks: list[str], blocks: bool) -> list[Any]:
+    """What the colours of marks mean; of a pattern with blocks, its memory is told apart."""
+    from matplotlib.patches import Patch
+
+    names = {QUERY: "query", OWN: "seen, own block (framed)" if blocks else "seen", MEMORY: "seen, memory"}
     names |= {BEFORE: "generated before, not seen", LATER: "generated later"}
     there = {mark for row in marks for mark in row}
-    patches = [
-        Patch(facecolor=COLOURS[mark], edgecolor="#9aa3ad", linewidth=0.5, label=name) for mark, name in names.items() if mark in there
-    ]
-    axes.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2, fontsize=7.5, frameon=False, labelcolor=TEXT)
+    return [Patch(facecolor=COLOURS[mark], edgecolor="#9aa3ad", linewidth=0.5, label=name) for mark, name in names.items() if mark in there]
 
 
-def _outline(axes: Any, inside: NDArray[np.bool_]) -> None:
+def paint_outline(axes: Any, inside: NDArray[np.bool_]) -> None:
     """A line around a set of pixels."""
     padded = np.pad(inside, 1)
     for row, column in zip(*np.nonzero(padded[1:, 1:-1] != padded[:-1, 1:-1]), strict=True):

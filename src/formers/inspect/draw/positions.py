@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from rich.color import Color
 from rich.style import Style
@@ -41,8 +42,15 @@ def draw_positions(table: PositionTable, columns: int = 80, encoding: str = "utf
 
 def save_positions(table: PositionTable, path: str | Path) -> Path:
     """Writes positions as a picture, .png or .svg, and returns its path."""
-    length, dim = table.values.shape
     figure = new_figure(path, 5.6, 4.4)
+    paint_positions(figure, table)
+    write_caption(figure, table.caption)
+    return save_figure(figure, path)
+
+
+def paint_positions(figure: Any, table: PositionTable) -> None:
+    """The values as a heat map that fills a figure, with a scale of its colours."""
+    length, dim = table.values.shape
     axes = figure.subplots()
     image = axes.imshow(
         table.values.numpy(), cmap="RdBu_r", vmin=-table.largest, vmax=table.largest, interpolation="none", aspect="auto",
@@ -55,8 +63,6 @@ def save_positions(table: PositionTable, path: str | Path) -> Path:
     bar = figure.colorbar(image, ax=axes, ticks=[-table.largest, 0, table.largest], fraction=0.04, pad=0.02)
     tidy(bar.ax)
     bar.outline.set_visible(False)
-    write_caption(figure, table.caption)
-    return save_figure(figure, path)
 
 
 def _colours(table: Tensor) -> Text:
