@@ -19,7 +19,8 @@ import torch
 
 from formers.choose.situation import EXERCISE, Situation
 from formers.core import FormersError
-from formers.inspect.measure.costs import Costs, by_operation, counting
+from formers.inspect.measure.costs import Costs
+from formers.inspect.measure.counting import by_operation, counting
 from formers.inspect.measure.explain import runs_token_by_token
 from formers.model import Spec
 from formers.training.config import Settings

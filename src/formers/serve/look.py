@@ -129,7 +129,7 @@ def look_at(model: Model, name: str, text: str, limits: Limits) -> Look:
     if len(ids) > limits.look_tokens:
         raise ApiError(400, f"the text has {len(ids):,} tokens: attention is shown of at most {limits.look_tokens:,}.", param="text")
     spec = model.spec
-    weights = spec.comparing * spec.heads * len(ids) ** 2
+    weights = spec.attention_steps * spec.heads * len(ids) ** 2
     long = isinstance(model, StackModel) and spec.memory.limit is None and spec.fact is None and not spec.extra and weights > SMALL
     more = _more(model, name, text, ids)
     if not long:
