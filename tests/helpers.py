@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from formers import FormersError
-from formers.inspect.measure.costs import Live
+from formers.core.live import Live
 
 SEED = 1234
 """The state of torch's random numbers at the start of every test, and of every combination of a sweep."""

@@ -106,7 +106,8 @@ def test_the_standard_library_keeps_its_split():
 def test_little_and_unlike_held_out_files_are_warned_about(tmp_path):
     root = write(tmp_path / "texts", {f"train/f{i}.py": 3000 for i in range(30)} | {"valid/a.md": 1200})
     little, unlike = open_text(root).notices
-    assert little.startswith("only 1,200 bytes") and "--valid" in little
+    assert little.startswith("only 1,200 bytes")
+    assert "--valid" in little
     assert "100% of it is .md files, of the training part 0%" in unlike
     write(root, {f"valid/f{i}.py": 3000 for i in range(5)})
     assert open_text(root).notices == ()

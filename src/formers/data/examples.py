@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from formers.core import FormersError
 from formers.data.files import Parts
-from formers.data.numbers import NumberPairs, Two
 from formers.data.kinds import HELD_OUT
+from formers.data.numbers import NumberPairs, Two
 from formers.data.text import held_out
 
 SAMPLE = 100_000

@@ -30,6 +30,7 @@ from formers.training.folder import FORMAT, RUN, YAML, beginning, begun, claimed
 from formers.training.images import IMAGE_OPTIONS
 from formers.training.interrupts import Interrupts, terminable
 from formers.training.log import Log
+from formers.training.memory import refuse_too_large
 from formers.training.task import DATA, Task, prepare, task_of
 from formers.training.trainer import Trainer
 
@@ -99,6 +100,7 @@ def train(
         if from_run is not None and (Path(from_run) / RUN).exists():
             protocol = read_facts(Path(from_run)).get("protocol") or {}
         task = with_protocol(task, protocol)
+        refuse_too_large(task, chosen, where, place)
         torch.manual_seed(seed)
         trainer = Trainer(new_model(task, where), task, chosen, place)
         if from_run is not None:
@@ -139,6 +141,7 @@ def resume(
                 f"the data of {folder} are not what they were when the run began ({facts['data']}): restore them, "
                 f"or begin a new run with --from {folder}."
             )
+        refuse_too_large(task, chosen, where, place)
         torch.manual_seed(chosen.seed)
         trainer = Trainer(new_model(task, where), task, chosen, place)
         keep = restore(found, trainer)

@@ -9,7 +9,6 @@ float32, as the CPU's kernels make them; what a kernel needs inside is not seen.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import singledispatch
@@ -18,8 +17,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from formers.attention import LSH, Attention
@@ -28,6 +25,7 @@ from formers.attention.executors import blocked, distances
 from formers.attention.lsh import kernel as hashed
 from formers.core import FormersError, Sizes, State, Watch
 from formers.core.content import fixed_weights
+from formers.core.live import Live
 from formers.heads import NoHead
 from formers.inspect.measure.parameters import part_of
 from formers.model import Output, Spec, build, evaluating
@@ -187,37 +185,6 @@ def example(spec: Spec, batch: int, length: int) -> tuple[dict[str, Any], Tensor
     if isinstance(spec.head, NoHead):
         return inputs, None
     return inputs, torch.zeros(spec.head.target_shape(batch, length), dtype=torch.long)
-
-
-class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the memory of the tensors that are made within it, as they come and go, and keeps the peak."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.sizes: dict[int, int] = {}
-        self.now = self.peak = 0
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for given in tree_leaves((args, kwargs)):
-            self._meet(given, made=False)
-        out = operation(*args, **(kwargs or {}))
-        for given in tree_leaves(out):
-            self._meet(given, made=True)
-        self.peak = max(self.peak, self.now)
-        return out
-
-    def _meet(self, given: Any, made: bool) -> None:
-        """Counts a tensor's storage where nobody has seen it yet: views share one, and what is given was there before."""
-        if not isinstance(given, Tensor):
-            return
-        storage = given.untyped_storage()
-        if id(storage) not in self.sizes:
-            self.sizes[id(storage)] = storage.nbytes() if made else 0
-            self.now += self.sizes[id(storage)]
-            weakref.finalize(storage, self._part, id(storage))
-
-    def _part(self, identity: int) -> None:
-        self.now -= self.sizes.pop(identity)
 
 
 def _fused(q: Shape, k: Shape, v: Shape, *_: Any, **__: Any) -> int:
