@@ -1,5 +1,5 @@
 # Three commands do everything on a fresh machine with Python, make and a package index:
-#   make demo   trains a small Transformer on the running Python's own sources and lets it write
+#   make demo   trains two small Transformers, one that translates numbers and one that writes Python, and writes a report on both
 #   make test   runs the quick tests, in about five minutes; make test-all also runs those that are marked slow
 #   make docs   builds the documents as a site in site/
 PYTHON ?= python3
@@ -9,9 +9,22 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 .PHONY: demo test test-all fuzz docs setup lint browser transfo-xl clean
 .DELETE_ON_ERROR:
 
+# Options of the second training can be given, as in make demo DEMO="--minutes 1".
 demo: .venv/.core
-	$(BIN)/formers train decoder --data stdlib --minutes 4.5 --out runs/demo --overwrite --counts --sample 250 --prompt 'def ' \
-		--set layers=2 --set length=256 --set batch=16 --set learning_rate=0.008 --set warmup=50 $(DEMO)
+	@echo "1 of 2: a Transformer learns to translate the words of numbers, English to French"
+	$(BIN)/formers train transformer --data numbers --minutes 0.8 --out runs/demo-numbers --overwrite --set layers=2 --set learning_rate=0.003
+	$(BIN)/formers translate runs/demo-numbers 'nine hundred and eighty-seven thousand, six hundred and fifty-four'
+	@echo "2 of 2: a decoder learns to write Python from Python's own sources, in byte-pair tokens"
+	$(BIN)/formers train decoder --data stdlib --tokens bpe --minutes 3.6 --out runs/demo --overwrite --sample 120 --prompt 'def' \
+		--set vocab=2048 --set layers=3 --set length=128 --set batch=16 --set learning_rate=0.006 --set warmup=50 $(DEMO)
+	$(BIN)/formers report runs/demo runs/demo-numbers --out runs/demo/report.html
+	@echo
+	@echo "Open runs/demo/report.html in a browser: curves, scores, samples and attention of both models."
+	@echo "What to type next:"
+	@echo "  $(BIN)/formers generate runs/demo --prompt 'class Queue:' --max-new-tokens 200"
+	@echo "  $(BIN)/formers translate runs/demo-numbers 'eighty-one thousand, three hundred and nineteen'"
+	@echo "  $(BIN)/formers resume runs/demo --minutes 10"
+	@echo "  $(BIN)/formers train decoder --data FILE-OR-FOLDER --minutes 5"
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(TESTS)
