@@ -12,10 +12,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Options of the second training can be given, as in make demo DEMO="--minutes 1".
 demo: .venv/.core
 	@echo "1 of 2: a Transformer learns to translate the words of numbers, English to French"
-	$(BIN)/formers train transformer --data numbers --minutes 0.9 --out runs/demo-numbers --overwrite
+	$(BIN)/formers train transformer --data numbers --minutes 0.8 --out runs/demo-numbers --overwrite --set layers=2 --set learning_rate=0.003
 	$(BIN)/formers translate runs/demo-numbers 'nine hundred and eighty-seven thousand, six hundred and fifty-four'
 	@echo "2 of 2: a decoder learns to write Python from Python's own sources, in byte-pair tokens"
-	$(BIN)/formers train decoder --data stdlib --tokens bpe --minutes 3.6 --out runs/demo --overwrite --sample 120 --prompt 'def ' \
+	$(BIN)/formers train decoder --data stdlib --tokens bpe --minutes 3.6 --out runs/demo --overwrite --sample 120 --prompt 'def' \
 		--set vocab=2048 --set layers=3 --set length=128 --set batch=16 --set learning_rate=0.006 --set warmup=50 $(DEMO)
 	$(BIN)/formers report runs/demo runs/demo-numbers --out runs/demo/report.html
 	@echo
