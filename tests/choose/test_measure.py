@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from formers.choose import situation
-from formers.choose.measure import Flops, Timed, _power_law, clocked, fit, price, split
+from formers.choose.measure import StepFlops, Timed, _power_law, clocked, fit, price, split
 from formers.training.config import Settings
 from formers.training.start import new_model
 from formers.training.trainer import Trainer
@@ -18,18 +18,18 @@ def steps(fixed, dense, pairs, *sizes):
 
 
 def test_both_speeds_are_found_where_the_measurements_tell_them():
-    known = steps(0.01, 2e-11, 3e-11, (256, 2, Flops(1e9, 1e8)), (2048, 1, Flops(8e9, 64e8)))
+    known = steps(0.01, 2e-11, 3e-11, (256, 2, StepFlops(1e9, 1e8)), (2048, 1, StepFlops(8e9, 64e8)))
     found = fit(known)
-    assert found.at(Flops(64e9, 4096e8), 1) == pytest.approx(0.01 + 2e-11 * 64e9 + 3e-11 * 4096e8, rel=0.1)
+    assert found.at(StepFlops(64e9, 4096e8), 1) == pytest.approx(0.01 + 2e-11 * 64e9 + 3e-11 * 4096e8, rel=0.1)
 
 
 def test_where_they_do_not_tell_the_speeds_are_alike():
-    found = fit(steps(0.0, 2e-11, 2e-11, (256, 1, Flops(1e9, 1e8)), (2048, 1, Flops(8e9, 8e8))))
+    found = fit(steps(0.0, 2e-11, 2e-11, (256, 1, StepFlops(1e9, 1e8)), (2048, 1, StepFlops(8e9, 8e8))))
     assert found.pairs == pytest.approx(found.dense, rel=0.01)
 
 
 def test_operations_are_dense_or_over_pairs():
-    assert split({"mm": 10, "addmm": 6, "bmm": 4, "hashed": 2}, rows=2) == Flops(8.0, 3.0)
+    assert split({"mm": 10, "addmm": 6, "bmm": 4, "hashed": 2}, rows=2) == StepFlops(8.0, 3.0)
 
 
 def test_a_power_law_is_continued():

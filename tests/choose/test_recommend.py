@@ -8,7 +8,7 @@ import pytest
 
 from commands import command
 from formers.choose import choose, recommend, situation
-from formers.choose.measure import Flops, Priced, StepTime
+from formers.choose.measure import Priced, StepFlops, StepTime
 from helpers import refused
 
 
@@ -54,7 +54,7 @@ def test_the_command_prints_a_table_or_json(few, tmp_path):
 
 def test_a_cross_over_is_where_two_curves_meet():
     def priced(dense, pairs, power):
-        curve = {n: Flops(dense * n, pairs * n**power) for n in (128, 1024, 16384)}
+        curve = {n: StepFlops(dense * n, pairs * n**power) for n in (128, 1024, 16384)}
         return Priced(None, 128, 1, 1, curve[128], 1, 1.0, (), StepTime(0.0, 1e-9, 1e-9), curve)  # type: ignore[arg-type]
 
     full, sparse = priced(100.0, 1.0, 2.0), priced(1100.0, 0.0, 1.0)

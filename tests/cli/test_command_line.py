@@ -238,7 +238,7 @@ def test_completion_knows_what_the_registries_know():
 
 
 QUERIES = {
-    "tr": ["train"],
+    "tr": ["train", "translate"],
     "train dec": ["decoder"],
     "train ": [*MEMBERS],
     "show pattern loc": ["local-grid", "local"],

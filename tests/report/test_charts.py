@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 import pytest
 
-from formers.report.charts import Line, chart, pieces, short, thinned, ticks
+from formers.report.charts import ChartLine, chart, pieces, short, thinned, ticks
 from formers.report.costs import cross_over
 from formers.report.pixels import png
 
@@ -17,11 +17,11 @@ from formers.report.pixels import png
 def test_a_figure_that_is_not_finite_is_a_gap():
     points = [(1, 1.0), (2, None), (3, 2.0), (4, 3.0)]
     assert pieces(points) == [[(1, 1.0)], [(3, 2.0), (4, 3.0)]]
-    drawn = chart([Line("a <b>", points, 0)], "x", "y")
+    drawn = chart([ChartLine("a <b>", points, 0)], "x", "y")
     assert drawn.count("<polyline") == 1
     assert drawn.count("<circle") == 1
     assert "a &lt;b&gt;" in drawn
-    assert chart([Line("a", [(1, None)], 0)], "x", "y") == ""
+    assert chart([ChartLine("a", [(1, None)], 0)], "x", "y") == ""
 
 
 def test_many_points_become_means_and_keep_their_gaps():
@@ -39,9 +39,9 @@ def test_ticks_are_round_and_within():
 
 
 def test_curves_that_cross_say_where():
-    flat, steep = Line("flat", [(100, 10.0), (1000, 10.0)], 0), Line("steep", [(100, 5.0), (1000, 50.0)], 1)
+    flat, steep = ChartLine("flat", [(100, 10.0), (1000, 10.0)], 0), ChartLine("steep", [(100, 5.0), (1000, 50.0)], 1)
     assert cross_over(flat, steep) == "Above about 200 tokens a row, flat takes fewer FLOPs a token than steep."
-    assert cross_over(flat, Line("less", [(100, 1.0), (1000, 2.0)], 2)) is None
+    assert cross_over(flat, ChartLine("less", [(100, 1.0), (1000, 2.0)], 2)) is None
 
 
 def test_a_png_holds_its_pixels():

@@ -195,4 +195,4 @@ def test_a_classifier_tells_labels_and_writes_nothing(client: TestClient, folder
     assert told[0] == pytest.approx(dict(zip(("bad", "good"), chances, strict=True)), abs=1e-6)
     assert list(told[0].values()) == sorted(told[0].values(), reverse=True)
     is_error(client.post("/v1/completions", json={"model": "classifier", "prompt": "a"}), 400, "Classify")
-    is_error(client.post("/api/classify", json={"model": "decoder", "texts": ["a"]}), 400, "classify")
+    is_error(client.post("/api/classify", json={"model": "decoder", "texts": ["a"]}), 400, "gives no labels")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from formers.serve.metrics import Metrics, thinned
+from formers.serve.metrics import MetricsFile, thinned
 from helpers import sweep
 from serving import make_run
 
 
-def read(metrics: Metrics, path: Path) -> Metrics:
+def read(metrics: MetricsFile, path: Path) -> MetricsFile:
     for _ in metrics.read(path):
         pass
     return metrics
@@ -21,7 +21,7 @@ def read(metrics: Metrics, path: Path) -> Metrics:
 
 def test_only_what_is_new_is_read(tmp_path: Path) -> None:
     file = make_run(tmp_path, steps=5) / "metrics.jsonl"
-    metrics = read(Metrics(10), file)
+    metrics = read(MetricsFile(10), file)
     assert metrics.lines == 5
     assert list(metrics.curves["loss"].value) == [1 / step for step in range(1, 6)]
     with file.open("a") as out:
@@ -36,7 +36,7 @@ def test_only_what_is_new_is_read(tmp_path: Path) -> None:
 
 def test_a_file_that_was_cut_and_goes_on_is_read_again(tmp_path: Path) -> None:
     file = make_run(tmp_path, steps=9) / "metrics.jsonl"
-    metrics = read(Metrics(10), file)
+    metrics = read(MetricsFile(10), file)
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(lines[:4]))
     assert len(read(metrics, file).curves["loss"].value) == 4
@@ -47,7 +47,7 @@ def test_a_file_that_was_cut_and_goes_on_is_read_again(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_finite_is_a_gap(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1, "loss": 1.0}\n{"step": 2, "loss": null, "loss_word": "nan"}\n{"step": 3, "loss": 0.5, "batch": null}\n')
-    metrics = read(Metrics(10), file)
+    metrics = read(MetricsFile(10), file)
     first, gap, last = metrics.curves["loss"].value
     assert (first, last) == (1.0, 0.5)
     assert math.isnan(gap)
@@ -60,7 +60,7 @@ def test_a_loss_that_is_not_finite_is_a_gap(tmp_path: Path) -> None:
 def test_samples_stand_at_their_step_and_the_last_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text("".join(json.dumps({"step": step, "prompt": "p", "sample": f"text {step}"}) + "\n" for step in range(1, 8)))
-    samples = read(Metrics(3), file).samples
+    samples = read(MetricsFile(3), file).samples
     assert [each["step"] for each in samples] == [5, 6, 7]
     assert samples[-1] == {"step": 7, "prompt": "p", "text": "text 7"}
 

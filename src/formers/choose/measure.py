@@ -51,7 +51,7 @@ FAR = 16384
 """FLOPs are also counted at this length, for cross-over lengths."""
 
 
-class Flops(NamedTuple):
+class StepFlops(NamedTuple):
     """FLOPs of a training step over one row."""
 
     dense: float
@@ -66,7 +66,7 @@ class Timed(NamedTuple):
     seconds: float
     fixed: float
     """Seconds of clipping and of the optimiser."""
-    flops: Flops
+    flops: StepFlops
     """Of one row."""
 
 
@@ -77,7 +77,7 @@ class StepTime(NamedTuple):
     dense: float
     pairs: float
 
-    def at(self, flops: Flops, batch: int) -> float:
+    def at(self, flops: StepFlops, batch: int) -> float:
         """Seconds of a step over so many rows."""
         return self.fixed + batch * (self.dense * flops.dense + self.pairs * flops.pairs)
 
@@ -89,7 +89,7 @@ class Priced(NamedTuple):
     length: int
     batch: int
     parameters: int
-    flops: Flops
+    flops: StepFlops
     """Of a training step over one row."""
     bytes: int
     """Peak memory of a training step of the batch, with weights and optimiser, in float32."""
@@ -97,13 +97,13 @@ class Priced(NamedTuple):
     """Of a training step, predicted."""
     timed: tuple[Timed, ...]
     time: StepTime
-    curve: dict[int, Flops]
+    curve: dict[int, StepFlops]
     """FLOPs of a row by length, where they were counted."""
 
     def seconds_per_token(self, length: float) -> float:
         """The predicted time of a token in rows of another length; FLOPs are read off their curve."""
         batch = max(1.0, STEP_TOKENS / length)
-        flops = Flops(*(_power_law({n: f[kind] for n, f in self.curve.items()}, length) for kind in (0, 1)))
+        flops = StepFlops(*(_power_law({n: f[kind] for n, f in self.curve.items()}, length) for kind in (0, 1)))
         return (self.time.fixed / batch + self.time.dense * flops.dense + self.time.pairs * flops.pairs) / length
 
 
@@ -125,7 +125,7 @@ def price(job: Situation, member: str, folder: Path, device: torch.device, optio
     curve = {each.length: each.flops for each in timed}
     costs = Costs(spec, batch)
     if runs_token_by_token(spec):
-        flops = Flops(*(_power_law({n: f[kind] for n, f in curve.items()}, job.length) for kind in (0, 1)))
+        flops = StepFlops(*(_power_law({n: f[kind] for n, f in curve.items()}, job.length) for kind in (0, 1)))
     else:
         flops = curve.get(job.length) or split(Costs(spec).training_flops(job.length))
         curve |= _further(job, member, folder, chosen)
@@ -160,10 +160,10 @@ def fit(timed: tuple[Timed, ...]) -> StepTime:
     return best[1]
 
 
-def split(operations: Mapping[str, int], rows: int = 1) -> Flops:
+def split(operations: Mapping[str, int], rows: int = 1) -> StepFlops:
     """FLOPs by operation as dense ones and those over pairs, of one of so many rows."""
     dense = sum(count for name, count in operations.items() if name in DENSE)
-    return Flops(dense / rows, (sum(operations.values()) - dense) / rows)
+    return StepFlops(dense / rows, (sum(operations.values()) - dense) / rows)
 
 
 def _timed(job: Situation, member: str, folder: Path, device: torch.device, options: dict[str, Any], batch: int) -> Timed:
@@ -203,7 +203,7 @@ def clocked(run: Callable[[], object], device: torch.device) -> float:
     return clock() - start
 
 
-def _further(job: Situation, member: str, folder: Path, options: dict[str, Any]) -> dict[int, Flops]:
+def _further(job: Situation, member: str, folder: Path, options: dict[str, Any]) -> dict[int, StepFlops]:
     """FLOPs of a row that is longer, where the member can read one."""
     if job.shape is not None or job.length >= FAR:
         return {}

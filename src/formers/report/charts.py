@@ -15,7 +15,7 @@ COLOURS = 8
 """How many colours there are; the style sheet says which."""
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """A curve: points in the order of x; y is None where a figure was not finite, and the curve has a gap there."""
 
     name: str
@@ -24,7 +24,7 @@ class Line(NamedTuple):
     dashed: bool = False
 
 
-def chart(lines: Sequence[Line], x_title: str, y_title: str, log_x: bool = False, log_y: bool = False, title: str = "") -> str:
+def chart(lines: Sequence[ChartLine], x_title: str, y_title: str, log_x: bool = False, log_y: bool = False, title: str = "") -> str:
     """A chart of curves on shared axes; an empty string where there is nothing to draw."""
     drawn = [line._replace(points=thinned([p for p in line.points if p[0] > 0 or not log_x])) for line in lines]
     xs = [x for line in drawn for x, y in line.points if y is not None]

@@ -13,7 +13,7 @@ from formers.inspect import explain_facts
 from formers.inspect.measure.explain import Subject
 from formers.inspect.measure.units import in_bytes, in_flops
 from formers.model import Spec
-from formers.report.charts import Line, chart
+from formers.report.charts import ChartLine, chart
 from formers.report.read import Recorded
 
 MEMBERS = 8
@@ -42,16 +42,16 @@ def costs(runs: Sequence[Recorded]) -> tuple[str, list[str]]:
     return f'<div class="charts">{drawn}</div>{_table(found)}<ul>{words}</ul>', problems
 
 
-def _line(name: str, colour: int, fact: Mapping[str, Any], what: str) -> Line:
+def _line(name: str, colour: int, fact: Mapping[str, Any], what: str) -> ChartLine:
     points: list[tuple[float, float | None]] = []
     for row in fact["lengths"]:
         value = row["flops_per_token"].get("training") if what == "flops" else row["bytes"].get("training")
         if value is not None:
             points.append((float(row["length"]), float(value)))
-    return Line(name, points, colour)
+    return ChartLine(name, points, colour)
 
 
-def cross_over(one: Line, other: Line) -> str | None:
+def cross_over(one: ChartLine, other: ChartLine) -> str | None:
     """The length at which two curves cross, on straight lines between points where both axes are logarithmic; None if they do not."""
     first, second = dict(one.points), dict(other.points)
     lengths = sorted(set(first) & set(second))

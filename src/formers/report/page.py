@@ -17,7 +17,7 @@ from typing import Any
 
 from formers import __version__
 from formers.compare.budget import Budget
-from formers.report.charts import COLOURS, Line, chart
+from formers.report.charts import COLOURS, ChartLine, chart
 from formers.report.costs import costs
 from formers.report.look import looked
 from formers.report.read import Recorded
@@ -155,9 +155,9 @@ def _curves(runs: Sequence[Recorded], groups: Sequence[str]) -> str:
 def _line(
     run: Recorded, groups: Sequence[str], lines: Sequence[Mapping[str, Any]], figure: str,
     at: Callable[[Recorded, Mapping[str, Any]], float | None],
-) -> Line:  # fmt: skip
+) -> ChartLine:  # fmt: skip
     points = [(x, _value(line.get(figure))) for line in lines if (x := at(run, line)) is not None]
-    return Line(run.name, points, groups.index(run.group))
+    return ChartLine(run.name, points, groups.index(run.group))
 
 
 def _value(value: object) -> float | None:

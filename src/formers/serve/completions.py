@@ -18,7 +18,7 @@ from formers.serve.errors import ApiError, as_api_error
 from formers.serve.events import Events, event
 from formers.serve.limits import Limits
 from formers.serve.services import Services
-from formers.serve.writing import Ask, Note, Piece, Token, Usage, complete, name_of
+from formers.serve.writing import Ask, Note, TextChunk, Token, Usage, complete, name_of
 
 KNOWN = (
     "model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stream", "stream_options", "logprobs", "echo", "stop",
@@ -113,10 +113,10 @@ async def completions(request: Request, services: Services) -> Response:
         return Events(_chunks(job.items(), frame, ask, usage), slot.release, job.cancel)
     job = services.worker.submit(complete(services.models, ask, services.limits))
     found = await job.all(request.is_disconnected)
-    whole = {i: Piece(i) for i in range(len(ask.prompts) * ask.options.samples)}
+    whole = {i: TextChunk(i) for i in range(len(ask.prompts) * ask.options.samples)}
     notes, read, written = [], 0, 0
     for item in found:
-        if isinstance(item, Piece):
+        if isinstance(item, TextChunk):
             one = whole[item.index]
             one.text += item.text
             one.tokens += item.tokens
@@ -133,7 +133,7 @@ async def _chunks(items: AsyncIterator[Any], frame: dict[str, Any], ask: Ask, us
     """A completion as server-sent events; None while nothing is told."""
     try:
         async for item in items:
-            if isinstance(item, Piece):
+            if isinstance(item, TextChunk):
                 yield event({**frame, "choices": [_choice(item, ask)]})
             elif isinstance(item, Note):
                 yield event({**frame, "choices": [], "notes": [item.text]})
@@ -146,7 +146,7 @@ async def _chunks(items: AsyncIterator[Any], frame: dict[str, Any], ask: Ask, us
     yield event("[DONE]")
 
 
-def _choice(piece: Piece, ask: Ask) -> dict[str, Any]:
+def _choice(piece: TextChunk, ask: Ask) -> dict[str, Any]:
     return {
         "text": piece.text,
         "index": piece.index,

@@ -32,7 +32,7 @@ SCORES = {"valid_loss": np.argmin, "return": np.argmax, "loss": np.argmin}
 
 
 @dataclass
-class Curve:
+class MetricCurve:
     """The values of one name."""
 
     step: array[float] = field(default_factory=lambda: array("d"))
@@ -52,12 +52,12 @@ class Curve:
 
 
 @dataclass
-class Metrics:
+class MetricsFile:
     """What metrics.jsonl has told so far."""
 
     limit: int
     """Samples that are kept."""
-    curves: dict[str, Curve] = field(default_factory=dict)
+    curves: dict[str, MetricCurve] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
     step: float = 0.0
     seconds: float = 0.0
@@ -124,7 +124,7 @@ class Metrics:
                 value = math.nan
             if (type(value) is float or type(value) is int) and (name in self.curves or len(self.curves) < NAMES):
                 try:
-                    self.curves.setdefault(name, Curve()).add(self.step, self.seconds, value)
+                    self.curves.setdefault(name, MetricCurve()).add(self.step, self.seconds, value)
                 except OverflowError:
                     self.skipped += 1
 

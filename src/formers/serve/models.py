@@ -36,7 +36,7 @@ SIDE = 320
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model in memory, and the checkpoint that it was read from."""
 
     model: Model
@@ -48,7 +48,7 @@ class Models:
 
     def __init__(self, runs: Runs, limits: Limits, device: str = "cpu") -> None:
         self.runs, self.limits, self.device = runs, limits, device
-        self._loaded: OrderedDict[tuple[str, str], Loaded] = OrderedDict()
+        self._loaded: OrderedDict[tuple[str, str], LoadedModel] = OrderedDict()
         self._tokenizers: OrderedDict[tuple[Path, str], Tokenizer] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -62,7 +62,7 @@ class Models:
             self._loaded.pop(key, None)
             while len(self._loaded) >= self.limits.models:
                 self._loaded.popitem(last=False)
-            known = self._loaded[key] = Loaded(load(path, self.device, cast(Literal["last", "best"], checkpoint)), newest)
+            known = self._loaded[key] = LoadedModel(load(path, self.device, cast(Literal["last", "best"], checkpoint)), newest)
         self._loaded.move_to_end(key)
         return known.model
 

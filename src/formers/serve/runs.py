@@ -25,7 +25,7 @@ from formers.model.files import CHECKPOINTS, checkpoints
 from formers.model.save import CONFIG, WEIGHTS, read_config
 from formers.serve.errors import ApiError
 from formers.serve.limits import Limits
-from formers.serve.metrics import Metrics, thinned
+from formers.serve.metrics import MetricsFile, thinned
 from formers.training.folder import RUN, read_facts
 from formers.training.log import METRICS
 
@@ -48,7 +48,7 @@ class RunEntry:
 
     name: str
     path: Path
-    metrics: Metrics
+    metrics: MetricsFile
     facts: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     saved: bool = False
@@ -168,7 +168,7 @@ class Runs:
                 break
         gone = [name for name, entry in self.entries.items() if found.get(name) != entry.path]
         new = {
-            name: RunEntry(name, path, Metrics(self.limits.samples))
+            name: RunEntry(name, path, MetricsFile(self.limits.samples))
             for name, path in found.items()
             if name not in self.entries or name in gone
         }

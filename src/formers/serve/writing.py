@@ -50,7 +50,7 @@ class Token(NamedTuple):
 
 
 @dataclass
-class Piece:
+class TextChunk:
     """What has been written of a text since the last piece."""
 
     index: int
@@ -73,7 +73,7 @@ class Note(NamedTuple):
     text: str
 
 
-def complete(models: Models, ask: Ask, limits: Limits) -> Iterator[Piece | Usage | Note | None]:
+def complete(models: Models, ask: Ask, limits: Limits) -> Iterator[TextChunk | Usage | Note | None]:
     """The pieces of all texts as they are written; None after steps that tell nothing."""
     model = models.get(ask.model)
     yield None
@@ -147,7 +147,7 @@ def _check_ids(model: Model, ids: Sequence[int]) -> None:
         raise ApiError(400, f"token id {shown} is out of range: this model has ids 0 ... {vocab - 1}.", param="prompt")
 
 
-def _write(model: Model, group: list[Line], ask: Ask, ends: Ends, outlets: list[_Outlet]) -> Iterator[Piece | None]:
+def _write(model: Model, group: list[Line], ask: Ask, ends: Ends, outlets: list[_Outlet]) -> Iterator[TextChunk | None]:
     """Writes lines, and gives the pieces of those that have something new."""
     place = {id(line): outlet for line, outlet in zip(group, outlets, strict=True)}
     told: set[int] = set()
@@ -197,7 +197,7 @@ class _Outlet:
         self._characters += len(self._offsets.decode(data))
         self._reached += len(data)
 
-    def piece(self, data: bytes, reason: str | None) -> Piece:
+    def piece(self, data: bytes, reason: str | None) -> TextChunk:
         """The next piece, when this much has been written for certain; with a reason it is the last one."""
         whole = self.echo + data
         text = self._decoder.decode(whole[self._sent :], final=reason is not None)
@@ -205,9 +205,9 @@ class _Outlet:
         # Behind a stop string tokens are not told; one without a text, at the end of the last piece, is.
         ready = [token for start, token in self._waiting if start < len(whole) or self.tokenizer is None or reason == "length"]
         self._waiting = [] if reason is not None else self._waiting[len(ready) :]
-        return Piece(self.index, text, ready, reason)
+        return TextChunk(self.index, text, ready, reason)
 
-    def whole(self, line: Line) -> Piece:
+    def whole(self, line: Line) -> TextChunk:
         """A text that is told at once, when it is complete."""
         return self.piece(line.data, REASONS[line.why or "length"])
 

@@ -11,7 +11,7 @@ import torch
 
 import formers
 from formers.attention.lsh.hashing import Hashed
-from formers.attention.lsh.reference import Rules, meetings
+from formers.attention.lsh.reference import Rules, pair_counts
 from formers.cli import names
 from formers.family import MEMBERS
 from formers.heads.auxiliary import SCHEDULES
@@ -262,7 +262,7 @@ def test_lsh_shows_the_buckets_order_and_keys_of_the_layer(reach: str, tmp_path:
     buckets, order = torch.tensor(shown["buckets"]), torch.tensor(shown["order"])
     assert shown["order"] == sorted(range(len(buckets)), key=lambda token: (shown["buckets"][token], token))
     hashed = Hashed(buckets[None, None, None], order[None, None, None])
-    met = meetings(hashed, Rules(causal=True, chunk=3, reach="chunk" if reach == "chunk" else "bucket"))[0, 0].bool()
+    met = pair_counts(hashed, Rules(causal=True, chunk=3, reach="chunk" if reach == "chunk" else "bucket"))[0, 0].bool()
     assert shown["keys"] == [[j for j in row.nonzero()[:, 0].tolist() if j != i] for i, row in enumerate(met)]
     assert shown["chunk"] == (3 if reach == "chunk" else None)
 

@@ -91,7 +91,7 @@ def test_members_and_sizes_give_the_image() -> None:
     assert pattern_or_member("decoder", {})[1] is None
     with refused("blocs", "blocks"):
         pattern_or_member("blocs", {})
-    with refused("4x4x1", "image of its own"):
+    with refused("4x4x1", "its own image"):
         pattern_or_member("image-transformer", {}, (4, 4, 1))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, PositiveInt
 
 from formers.inspect.draw.figure import FAINT, INK, TEXT, tidy
-from formers.inspect.draw.figures.base import Drawn, Figure, Subject, sized, wide_figure
+from formers.inspect.draw.figures.base import DrawnFigure, Figure, FigureSubject, sized, wide_figure
 from formers.inspect.draw.figures.diagram import EDGE, label
 from formers.inspect.measure.auxiliary import Predictions, predictions
 
@@ -24,7 +24,7 @@ class AuxiliaryFigure(Figure):
     progress: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
     """The share of the training that is done."""
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         spec = subject.spec
         positions = sized("positions", self.positions, 8)
         layers = sized("layers", spec.depth.steps, 16)
@@ -41,7 +41,7 @@ class AuxiliaryFigure(Figure):
             f"predicts in a layer, {ahead} at the most; dark layers count in the loss. Below: the weight w of each layer over the training "
             "(E31-E35)."
         )
-        return Drawn(figure, words, {"weights": seen.weights, "tokens": seen.tokens, "weights_over_training": by_share})
+        return DrawnFigure(figure, words, {"weights": seen.weights, "tokens": seen.tokens, "weights_over_training": by_share})
 
 
 def _cells(axes: Any, seen: Predictions, positions: int) -> None:

@@ -20,7 +20,7 @@ WIDTH = 5.0
 
 
 @dataclass(frozen=True)
-class Subject:
+class FigureSubject:
     """What is drawn: a member with options, or a run."""
 
     member: str
@@ -52,7 +52,7 @@ class Subject:
         return f"{self.spec.name or 'model'} of {self.run.resolve().name}".replace("$", r"\$")  # no formula begins here
 
 
-class Drawn(NamedTuple):
+class DrawnFigure(NamedTuple):
     """A figure that can be written."""
 
     figure: Any
@@ -68,7 +68,7 @@ class Figure(Part):
     def display_name(cls) -> str:
         return f"the figure {cls.__name__}"
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         """The figure of a subject, to be written to a path."""
         raise TypeError(f"{type(self).__name__} draws nothing: define draw(subject, path).")
 

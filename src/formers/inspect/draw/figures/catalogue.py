@@ -84,6 +84,6 @@ FIGURES: dict[str, Entry] = {
     ),
     "blocks": Entry(
         "Blocks side by side: Transformer-XL, its norms reordered (TrXL-I), and with gates (GTrXL).",
-        ("E11", "E110", "E111", "E116", "E117", "E118"), "stacks.Blocks", verb="formers show member gtrxl",
+        ("E11", "E110", "E111", "E116", "E117", "E118"), "stacks.BlockColumns", verb="formers show member gtrxl",
     ),
 }  # fmt: skip

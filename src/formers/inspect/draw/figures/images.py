@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from formers.core import FormersError, Raster
 from formers.inspect.draw.figure import FAINT, LINE, TEXT, tidy
-from formers.inspect.draw.figures.base import Drawn, Figure, Subject, sized, wide_figure
+from formers.inspect.draw.figures.base import DrawnFigure, Figure, FigureSubject, sized, wide_figure
 from formers.inspect.draw.pattern_images import COLOURS, legend_patches, paint_marks
 from formers.inspect.measure.part_text import spell
 from formers.inspect.measure.pattern_images import MEMORY, OWN, QUERY, checked_pixel, image_grid, own_block, pixel_marks
@@ -33,7 +33,7 @@ class ImageLocal(Figure):
     pixel: tuple[int, int] | None = None
     """Row and column of the query; the middle of a block unless given."""
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         if subject.run is not None:
             raise FormersError(f"{subject.run} has one layout, and two are compared: use formers show pattern for it.")
         figure = wide_figure(path, 4.0)
@@ -57,7 +57,7 @@ class ImageLocal(Figure):
         patches = legend_patches(shown, True)
         below.legend(handles=patches, loc="center", ncols=2, fontsize=9, frameon=False, labelcolor=TEXT)
         caption = f"{subject.title}, an image of {sides}. {'; '.join(words)} (E70-E73)."
-        return Drawn(figure, caption, {"layouts": values})
+        return DrawnFigure(figure, caption, {"layouts": values})
 
 
 class Factorized(Figure):
@@ -70,7 +70,7 @@ class Factorized(Figure):
     pixel: tuple[int, int] | None = None
     """Row and column of the query."""
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         if subject.run is not None:
             raise FormersError(f"{subject.run} has one pattern, and two are compared: use formers show pattern for it.")
         height, width = (sized(side, int(subject.options.get(side) or 0), SIDE) for side in ("height", "width"))
@@ -100,7 +100,7 @@ class Factorized(Figure):
             f"{subject.title}, an image of {height} by {width}, stride {self.stride or width}, {self.summary} summary cell"
             f"{'s' * (self.summary > 1)} a block: the first part A(1), and what the second part A(2) adds (E80-E83)."
         )
-        return Drawn(figure, caption, {"image": raster.model_dump(mode="json"), "pixel": [row, column], "patterns": values})
+        return DrawnFigure(figure, caption, {"image": raster.model_dump(mode="json"), "pixel": [row, column], "patterns": values})
 
 
 def part_marks(pattern: Pattern, n: int) -> NDArray[np.str_]:

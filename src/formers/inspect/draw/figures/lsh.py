@@ -1,6 +1,6 @@
 """LSH attention in four steps (Kitaev et al., 2020, figure 2): buckets, sorted, cut into chunks, and who attends to whom.
 
-Buckets, order and meetings are those of the model's own layer over a text (attention/lsh).
+Buckets, order and visible pairs are those of the model's own layer over a text (attention/lsh).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from formers.core import FormersError
 from formers.generation import tokenizer_of
 from formers.inspect.draw.buckets import bucket_names
 from formers.inspect.draw.figure import TEXT
-from formers.inspect.draw.figures.base import WIDTH, Drawn, Figure, Subject, sized
+from formers.inspect.draw.figures.base import WIDTH, DrawnFigure, Figure, FigureSubject, sized
 from formers.inspect.draw.figures.diagram import EDGE, label, new_diagram
 from formers.inspect.draw.fonts import drawable, fonts_for
 from formers.inspect.measure.buckets import buckets_of
@@ -32,7 +32,7 @@ class LSHFigure(Figure):
     head: int = 0
     round: int = 0
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         model = subject.model
         ids = tokenizer_of(model).encode(self.text)
         if not ids:
@@ -87,7 +87,7 @@ class LSHFigure(Figure):
         )
         values = {"tokens": seen.labels, "buckets": buckets, "order": order, "chunk": one.rules.chunk if chunked else None,
                   "keys": [line.nonzero()[:, 0].tolist() for line in met]}  # fmt: skip
-        return Drawn(figure, words, values)
+        return DrawnFigure(figure, words, values)
 
 
 def _cell(axes: Any, x: float, y: float, width: float, text: str, bucket: str, fill: str, families: list[str]) -> None:

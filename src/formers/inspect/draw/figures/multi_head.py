@@ -10,7 +10,7 @@ from torch import Tensor
 from formers.attention.multihead import SelfAttention
 from formers.core import FormersError
 from formers.inspect.draw.figure import INK
-from formers.inspect.draw.figures.base import WIDTH, Drawn, Figure, Subject, sized
+from formers.inspect.draw.figures.base import WIDTH, DrawnFigure, Figure, FigureSubject, sized
 from formers.inspect.draw.figures.diagram import ATTENTION, EDGE, EMBEDDING, GATE, NORM, PLAIN, TRANSITION, arrow, box, label, new_diagram
 from formers.inspect.measure.parameters import weightless
 from formers.inspect.measure.part_text import spell
@@ -28,7 +28,7 @@ class MultiHead(Figure):
 
     layer: int = 0
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         spec = subject.spec
         if not 0 <= self.layer < spec.depth.steps:
             raise FormersError(f"layer={self.layer} is none of {subject.title}'s: give 0 ... {spec.depth.steps - 1}.")
@@ -62,7 +62,7 @@ class MultiHead(Figure):
             "heads": sizes.heads, "head_dim": sizes.head_dim, "value_dim": sizes.value_dim, "steps": [text for text, _, _ in steps],
             "qkv": list(module.qkv.weight.shape), "out": list(out), "scale": module.scale, "memory": spec.memory.limit or 0,
         }  # fmt: skip
-        return Drawn(figure, words, values)
+        return DrawnFigure(figure, words, values)
 
 
 def attention_module(spec: Spec, layer: int) -> SelfAttention:

@@ -13,7 +13,7 @@ from torch import nn
 
 from formers.core import FormersError
 from formers.inspect.draw.figure import INK
-from formers.inspect.draw.figures.base import WIDTH, Drawn, Figure, Subject, sized
+from formers.inspect.draw.figures.base import WIDTH, DrawnFigure, Figure, FigureSubject, sized
 from formers.inspect.draw.figures.diagram import ATTENTION, EDGE, PLAIN, TRANSITION, arrow, box, label, new_diagram, sign
 from formers.inspect.draw.fonts import drawable, fonts_for
 from formers.inspect.measure.ponder import Ponder, ponder_of
@@ -29,7 +29,7 @@ class ActGraph(Figure):
 
     text: str = "ACT"
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         if not any(isinstance(kind, Pondering) for kind in subject.spec.attention.kinds):
             raise FormersError(f"{subject.title} is no recurrent network with adaptive computation time: use act-rnn.")
         seen = _thought(subject, self.text)
@@ -55,7 +55,7 @@ class ActGraph(Figure):
             f"{subject.title}{_untrained(subject)}: a box is a step of the cell, with its halting probability h and its weight p. The "
             "sum of the states by their weights is the output, and goes on to the next input (E40-E42, E45, E46)."
         )
-        return Drawn(figure, words, _values(seen))
+        return DrawnFigure(figure, words, _values(seen))
 
 
 def _paint_input(axes: Any, seen: Ponder, t: int, x: float, half: float, gap: float, top: float) -> None:
@@ -81,7 +81,7 @@ class UniversalSteps(Figure):
 
     text: str = "ponder"
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         spec = subject.spec
         if not spec.depth.shared or spec.encoder is not None:
             raise FormersError(f"{subject.title} has no one stack with a block that is applied again: use universal-transformer.")
@@ -123,10 +123,10 @@ class UniversalSteps(Figure):
             f"{subject.title}{_untrained(subject)}: the same block at every step, over all positions{signal}; {halts}. "
             "Lines are what attention reads (E14, E41, E100)."
         )
-        return Drawn(figure, words, {**_values(seen), "reads": [row.nonzero()[:, 0].tolist() for row in mask]})
+        return DrawnFigure(figure, words, {**_values(seen), "reads": [row.nonzero()[:, 0].tolist() for row in mask]})
 
 
-def _thought(subject: Subject, text: str) -> Ponder:
+def _thought(subject: FigureSubject, text: str) -> Ponder:
     """How long the tokens of a text think; those of a stack without halting take all steps."""
     model = subject.model
     if model.spec.ponders is None:
@@ -150,7 +150,7 @@ def _draw_units(model: Model) -> None:
             nn.init.normal_(module.weight, std=2.0 * module.in_features**-0.5)
 
 
-def _untrained(subject: Subject) -> str:
+def _untrained(subject: FigureSubject) -> str:
     ponders = subject.spec.ponders is not None
     return ", untrained, its halting unit random" if subject.run is None and ponders else ""
 

@@ -10,11 +10,11 @@ from typing import Any
 from formers.core import FormersError, nearest
 from formers.family.members import member as find_member
 from formers.inspect.draw.figure import save_figure, write_caption
-from formers.inspect.draw.figures.base import Drawn, Figure, Subject
+from formers.inspect.draw.figures.base import DrawnFigure, Figure, FigureSubject
 from formers.inspect.draw.figures.catalogue import FIGURES, Entry
 
 
-def save_named_figure(name: str, path: str | Path, options: Mapping[str, Any] | None = None, run: Path | None = None) -> Drawn:
+def save_named_figure(name: str, path: str | Path, options: Mapping[str, Any] | None = None, run: Path | None = None) -> DrawnFigure:
     """Writes the figure of a name, .png or .svg, and returns what was drawn.
 
     options: those of the figure, those of the member that it is drawn from (None leaves a default of the figure out), and `member`,
@@ -62,7 +62,7 @@ def _class(entry: Entry) -> type[Figure]:
     return found
 
 
-def _chosen(name: str, entry: Entry, options: dict[str, Any], run: Path | None) -> tuple[Figure, Subject]:
+def _chosen(name: str, entry: Entry, options: dict[str, Any], run: Path | None) -> tuple[Figure, FigureSubject]:
     """The figure with its options, and what it is drawn from with the others."""
     cls = _class(entry)
     if run is not None and not entry.member:
@@ -78,4 +78,4 @@ def _chosen(name: str, entry: Entry, options: dict[str, Any], run: Path | None) 
     # The defaults are made for the figure's own member; another one has its own.
     defaults = {option: value for option, value in entry.options.items() if option in known}
     chosen = {option: value for option, value in {**defaults, **options}.items() if value is not None}
-    return cls(**own), Subject(member, {} if run is not None else chosen, run)
+    return cls(**own), FigureSubject(member, {} if run is not None else chosen, run)

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from formers.core import FormersError
 from formers.inspect.draw.figure import INK, TEXT
-from formers.inspect.draw.figures.base import Drawn, Figure, Subject, sized, wide_figure
+from formers.inspect.draw.figures.base import DrawnFigure, Figure, FigureSubject, sized, wide_figure
 from formers.inspect.draw.figures.diagram import label
 from formers.inspect.measure.segments import Visibility, visibility
 
@@ -26,7 +26,7 @@ class Segments(Figure):
 
     segments: PositiveInt = 3
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         spec = subject.spec
         if spec.memory.limit is None:
             raise FormersError(
@@ -52,7 +52,7 @@ class Segments(Figure):
             f"{subject.title}: {spec.depth.steps} layers over segments of {spec.length} tokens. Dark is what the last token depends on; "
             "orange and dashed leads into the memory, where no gradient flows (E50, E52)."
         )
-        return Drawn(figure, words, values)
+        return DrawnFigure(figure, words, values)
 
 
 def _paint(axes: Any, seen: Visibility) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from formers.inspect.draw.figures.base import Drawn, Figure, Subject, wide_figure
+from formers.inspect.draw.figures.base import DrawnFigure, Figure, FigureSubject, wide_figure
 from formers.inspect.draw.positions import paint_positions
 from formers.inspect.measure.positions import sinusoid_table
 
@@ -15,8 +15,8 @@ class Sinusoid(Figure):
     length: int = 64
     dim: int = 64
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         table = sinusoid_table(self.length, self.dim)
         figure = wide_figure(path, 4.2)
         paint_positions(figure, table)
-        return Drawn(figure, table.caption, {"values": table.values.tolist()})
+        return DrawnFigure(figure, table.caption, {"values": table.values.tolist()})

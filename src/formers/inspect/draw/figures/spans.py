@@ -13,7 +13,7 @@ from formers.core import FormersError
 from formers.generation import tokenizer_of
 from formers.inspect.draw.curves import COLOURS
 from formers.inspect.draw.figure import FAINT, INK, TEXT, tidy
-from formers.inspect.draw.figures.base import Drawn, Figure, Subject, sized, wide_figure
+from formers.inspect.draw.figures.base import DrawnFigure, Figure, FigureSubject, sized, wide_figure
 from formers.inspect.draw.fonts import drawable, fonts_for
 from formers.inspect.measure.token_labels import token_labels
 from formers.model import Model, StackModel
@@ -31,7 +31,7 @@ class SoftMask(Figure):
     spans: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1, max_length=4)] = (8.0, 24.0)
     ramp: PositiveInt = 16
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         distances = sized("the distance", int(max(self.spans)) + self.ramp + 9, 4096)
         masks = soft_mask(torch.tensor(self.spans, dtype=torch.float64), self.ramp, distances)
         figure = wide_figure(path, 3.4)
@@ -47,7 +47,7 @@ class SoftMask(Figure):
         tidy(axes)
         axes.legend(fontsize=9, frameon=False, loc="lower left")
         words = f"The soft mask of spans z = {', '.join(f'{z:g}' for z in self.spans)} with a ramp of R = {self.ramp} places (E61)."
-        return Drawn(figure, words, {"spans": list(self.spans), "ramp": self.ramp, "mask": masks.tolist()})
+        return DrawnFigure(figure, words, {"spans": list(self.spans), "ramp": self.ramp, "mask": masks.tolist()})
 
 
 class TwoHeads(Figure):
@@ -57,7 +57,7 @@ class TwoHeads(Figure):
     spans: tuple[NonNegativeFloat, NonNegativeFloat] = (3.0, 24.0)
     """Of the first two heads of a new model; those of a run are its own."""
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         model = _spanned(subject.model)
         heads = [(0, 0), (0, 1)] if subject.run is None else _extremes(_spans(model))
         if subject.run is None:
@@ -86,7 +86,7 @@ class TwoHeads(Figure):
         axes.set_xlabel("the text, up to the token whose attention is shown", fontsize=9, color=TEXT)
         how = "an untrained model whose spans are set" if subject.run is None else "the shortest and the longest span"
         words = f"{subject.title}: {how}, ramp {score.ramp}. Bars are attention weights, the line is the soft mask $m_z$ (E60, E61)."
-        return Drawn(figure, words, {"heads": values, "ramp": score.ramp})
+        return DrawnFigure(figure, words, {"heads": values, "ramp": score.ramp})
 
     def _set_spans(self, model: Model) -> None:
         for module in model.modules():

@@ -15,7 +15,7 @@ from torch import nn
 
 from formers.family.variants import variant
 from formers.inspect.draw.block import Join, Sublayer, join_of, position_names, sublayers, times_words
-from formers.inspect.draw.figures.base import WIDTH, Drawn, Figure, Subject
+from formers.inspect.draw.figures.base import WIDTH, DrawnFigure, Figure, FigureSubject
 from formers.inspect.draw.figures.diagram import (
     ATTENTION,
     EDGE,
@@ -56,7 +56,7 @@ class Item(NamedTuple):
 class Architecture(Figure):
     """The stacks of a spec with their sizes."""
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         spec = subject.spec
         two = spec.encoder is not None
         width = 1.62 if two else 2.4
@@ -84,10 +84,10 @@ class Architecture(Figure):
             {"side": side, "items": [item.text for part in column for item in part]}
             for (_, side), column in zip(stacks, columns, strict=True)
         ]
-        return Drawn(figure, words, {"stacks": values, "parameters": count})
+        return DrawnFigure(figure, words, {"stacks": values, "parameters": count})
 
 
-class Blocks(Figure):
+class BlockColumns(Figure):
     """One block of several members, side by side."""
 
     members: Annotated[tuple[str, ...], Field(min_length=1, max_length=3)] = ("transformer-xl:norm=post", "gtrxl:gate=sum", "gtrxl")
@@ -98,7 +98,7 @@ class Blocks(Figure):
     def _listed(cls, value: Any) -> Any:
         return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
 
-    def draw(self, subject: Subject, path: Path) -> Drawn:
+    def draw(self, subject: FigureSubject, path: Path) -> DrawnFigure:
         specs = [_spec(word) for word in self.members]
         across = WIDTH / len(specs)
         width = min(across - 0.56, 2.0)
@@ -115,7 +115,7 @@ class Blocks(Figure):
             {"member": word, "residual": spec.residual.model_dump(mode="json"), "items": [item.text for item in items]}
             for word, spec, items in zip(self.members, specs, columns, strict=True)
         ]
-        return Drawn(figure, f"{words}. The stream runs upwards.", {"blocks": values})
+        return DrawnFigure(figure, f"{words}. The stream runs upwards.", {"blocks": values})
 
 
 def _spec(word: str) -> Spec:

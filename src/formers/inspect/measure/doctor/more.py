@@ -33,6 +33,10 @@ EXTRAS = {
         Extra("minigrid", ">=3.0", "MiniGrid's environments"),
         Extra("pillow", ">=10", "image files as data, and animations"),
     ),
+    "serve": (
+        Extra("starlette", ">=0.40", "the local page and its API: formers serve"),
+        Extra("uvicorn", ">=0.30", "the local page and its API: formers serve"),
+    ),
 }
 """By the name of the extra in pyproject.toml."""
 COMPLETIONS = {"bash": ".bash_completions/formers.sh", "zsh": ".zfunc/_formers", "fish": ".config/fish/completions/formers.fish"}
