@@ -65,7 +65,7 @@ class LSHFigure(Figure):
         titles = (
             "1  hash: a letter is the bucket of a token", "2  sort by bucket, and in a bucket by position",
             f"3  cut into chunks of {one.rules.chunk}" if chunked else "3  whole buckets, without chunks",
-            "4  attend: each query below, the keys that it meets above",
+            "4  attend: each query below, the keys it attends to above",
         )  # fmt: skip
         for y, title in zip((4.76, 2.98, 2.5, 0.08), titles, strict=True):
             label(axes, 0.0, y, title, 9, ha="left", fontweight="bold")
@@ -79,7 +79,7 @@ class LSHFigure(Figure):
             axes.plot([queries[query], keys[key]], [0.61, 1.99], color=LINKS, linewidth=0.8, zorder=1)
         for token in (~met.any(dim=1)).nonzero()[:, 0].tolist() if one.rules.itself == "alone" else range(n):
             axes.plot([queries[token], keys[token]], [0.61, 1.99], color=ITSELF, linewidth=1.2, linestyle="dashed", zorder=1)
-        itself = "only where it meets no other" if one.rules.itself == "alone" else "always"
+        itself = "only if it sees no other key" if one.rules.itself == "alone" else "always"
         words = (
             f"{subject.title}{'' if subject.run else ', untrained'}, layer {shown.step}, head {self.head}, round {self.round}: "
             f"{len(names)} of {shown.buckets} buckets hold a token"

@@ -147,7 +147,7 @@ def _block(spec: Spec, sizes: bool = True) -> list[Item]:
 
 
 def _group(sublayer: Sublayer, join: Join, number: int, sizes: str) -> list[Item]:
-    """A sublayer on its branch, the sign where it meets the stream, and what follows."""
+    """A sublayer on its branch, the sign where it joins the stream, and what follows."""
     group = number if join.sign else None
     fill = TRANSITION if sublayer.title == "feed-forward" else ATTENTION
     text = "\n".join(word for word in (sublayer.title, sublayer.detail, sizes) if word)
