@@ -232,15 +232,15 @@ def test_the_state_of_another_batch_or_model_is_refused(specimen: Specimen) -> N
         read.rows([0, 1])(read.input(1)[:2], state=state)
     names = ("decoder_layers", "decoder_steps", "layers", "steps")
     depth = next(name for name in names if name in specimen.options)  # of the stack that has the state
-    with refused("it is of another", "initial_state"):
+    with refused("another model made", "initial_state"):
         replace(read, model=other(specimen, **{depth: specimen.options[depth] + 1}))(read.input(1), state=state)
     if "heads" not in TABLE[specimen.member].options:
-        with refused("it is of another", "initial_state"):
+        with refused("another model made", "initial_state"):
             replace(read, model=other(specimen, dim=12))(read.input(1), state=state)
         return
-    with refused("it is of another", "initial_state"):
+    with refused("another model made", "initial_state"):
         replace(read, model=other(specimen, heads=4, head_dim=7, value_dim=7))(read.input(1), state=state)
-    with refused("it is of another", "initial_state"):
+    with refused("another model made", "initial_state"):
         replace(read, model=other(specimen, heads=4, head_dim=16, value_dim=16))(read.input(1), state=state)
 
 
@@ -248,9 +248,9 @@ def test_the_state_of_another_batch_or_model_is_refused(specimen: Specimen) -> N
 def test_decoder_and_encoder_decoder_do_not_take_each_others_state() -> None:
     options = MEMBERS["decoder"][0]
     alone, pair = (subject(formers.spec(name, **options)) for name in ("decoder", "transformer"))
-    with refused("it is of another", "initial_state"):
+    with refused("another model made", "initial_state"):
         pair(pair.input(1), state=alone(alone.input(3)).state)
-    with refused("it is of another", "initial_state"):
+    with refused("another model made", "initial_state"):
         alone(alone.input(1), state=pair(pair.input(3)).state)
 
 

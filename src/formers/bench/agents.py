@@ -154,7 +154,7 @@ def cells(found: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def words(found: Mapping[str, Any]) -> str:
-    """A row in a line."""
+    """A row of the comparison as one line of text, each cell after its column title."""
     return "; ".join(f"{title} {cell}".strip() for title, cell in zip(TITLES, cells(found), strict=True) if cell)
 
 

@@ -152,7 +152,7 @@ def fresh_pass(name: str) -> Pass:
 
 
 def their_reformer() -> nn.Module:
-    """The Reformer of transformers of these sizes, with LSH layers and axial positions, without dropout."""
+    """The Reformer of the library `transformers` with SIZES: LSH layers, axial positions, no dropout."""
     from transformers import ReformerConfig, ReformerModelWithLMHead
 
     logging.getLogger("transformers").setLevel(logging.ERROR)

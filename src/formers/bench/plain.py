@@ -21,7 +21,7 @@ class PlainBlock(nn.Module):
         self.up, self.down = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
 
     def forward(self, x: Tensor, past: KVCache | None = None) -> tuple[Tensor, KVCache]:
-        """x one block deeper, and the keys and values of all that was read."""
+        """The output of the block, and the keys and values of all tokens so far, those of `past` first."""
         batch, length, dim = x.shape
         q, k, v = (t.view(batch, length, self.heads, dim // self.heads).transpose(1, 2) for t in self.qkv(self.norm1(x)).split(dim, dim=-1))
         if past is not None:

@@ -43,7 +43,7 @@ Step = Callable[[], object]
 
 
 def bench_recurrence(rounds: int) -> dict[str, Any]:
-    """Seconds of a step of each, their ratios, and the bytes that a step of ours and of theirs takes at its peak."""
+    """The median seconds of a training step of each of the models above, their ratios, and the peak memory of ours and of TransfoXL."""
     names = ["ours", "plain", *(["theirs"] if importable() else [])]
     with working("timing", (rounds + 2) * len(names)) as advance:
         times = alternate({name: step_of(name) for name in names}, rounds, tick=partial(advance, 1))

@@ -89,7 +89,9 @@ class KVCache:
         """The cache with further keys and values appended."""
         (batch, heads, more, width), (_, old_heads, n, old_width) = keys.shape, self.keys.shape
         if heads != old_heads or width != old_width or values.shape[3] != self.values.shape[3]:
-            raise FormersError("the state has other heads or widths than the model: it is of another model; use initial_state.")
+            raise FormersError(
+                "the state has other heads or widths than the model: another model made it; start from initial_state(batch)."
+            )
         where = join(self.positions, positions, batch)
         solid = (self.solid if isinstance(self.positions, ExplicitPositions) else n) + more
         (keys, values), buffer, start = append_rows((self.keys, self.values), (keys, values), self.buffer, self.start)
@@ -185,7 +187,7 @@ class HiddenMemory:
     def check(self, states: Tensor) -> None:
         """Raises FormersError if hidden states have another width than the memory."""
         if states.shape[2] != self.states.shape[2]:
-            raise FormersError("the state has another width than the model: it is of another model; use initial_state.")
+            raise FormersError("the state has another width than the model: another model made it; start from initial_state(batch).")
 
     def last(self, n: int) -> HiddenMemory:
         """The memory of the last n tokens only; nothing is copied."""

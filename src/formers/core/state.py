@@ -23,7 +23,8 @@ def expect(kind: type[K], past: Any) -> K:
     """Checks that an entry of a state has the class that the sublayer returns; raises FormersError otherwise."""
     if not isinstance(past, kind):
         raise FormersError(
-            f"the state has a {type(past).__name__} where this model needs a {kind.__name__}: it is of another model; use initial_state."
+            f"the state has a {type(past).__name__} where this model needs a {kind.__name__}: "
+            "another model made it; start from initial_state(batch)."
         )
     return past
 
@@ -70,7 +71,7 @@ class ConvMemory:
     def prepend_to(self, x: Tensor) -> Tensor:
         """The remembered inputs followed by x (batch, length, width): (batch, n + length, width)."""
         if self.states.shape[2] != x.shape[2]:
-            raise FormersError("the state has another width than the model: it is of another model; use initial_state.")
+            raise FormersError("the state has another width than the model: another model made it; start from initial_state(batch).")
         return torch.cat([self.states.to(x.dtype), x], dim=1)
 
     def advanced(self, both: Tensor, valid: Tensor | None) -> ConvMemory:

@@ -22,7 +22,7 @@ RESIDUALS: dict[str, Residual] = {
 
 
 def position(word: str, offset: int = 0) -> Position:
-    """The position part of a word; with an offset, rows start at a random position up to it in training."""
+    """The positional encoding with the name `word`; with `offset`, rows start at a random position 0 ... offset in training."""
     found = _named("position", word, POSITIONS)
     if not offset:
         return found

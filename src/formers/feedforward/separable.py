@@ -77,7 +77,7 @@ class SeparableConvTransition(nn.Module):
     def forward(self, x: Tensor, context: Context, past: ConvMemories | None, step: int) -> tuple[Tensor, ConvMemories | None]:
         """y (batch, length, dim), and the state."""
         if past is not None and not isinstance(past, ConvMemories):
-            raise FormersError("the state has other sublayers than the model: it is of another model; use initial_state.")
+            raise FormersError("the state has other sublayers than the model: another model made it; start from initial_state(batch).")
         inner, first = self.into(x, context, None if past is None else past.first)
         inner = dropped(ACTIVATIONS[self.activation](inner), self.dropout, self.training)
         y, second = self.out(inner, context, None if past is None else past.second)  # E104

@@ -69,7 +69,7 @@ class ACT(Layer):
 
 
 class CellLayer(HaltingLayer):
-    """The members' halting layer with a user's cell."""
+    """The halting layer of `act-rnn` with a recurrent cell that the user supplies as a module."""
 
     def __init__(self, cell: nn.Module, dim: int, part: Pondering, act: Act) -> None:
         super().__init__(dim, part, act)

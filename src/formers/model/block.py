@@ -93,7 +93,7 @@ class Block(nn.Module):
         """The past state of each sublayer; raises FormersError for the state of a block with other sublayers."""
         count = 1 + self.has_cross + self.has_feedforward
         if past is not None and len(past) != count:
-            raise FormersError("the state has other sublayers than the model: it is of another model; use initial_state.")
+            raise FormersError("the state has other sublayers than the model: another model made it; start from initial_state(batch).")
         return (None,) * count if past is None else past
 
     def memory(self, x: Tensor, past: LayerState | None, step: int) -> MemoryPass:

@@ -243,8 +243,7 @@ class Model(nn.Module):
             theirs = self.spec.differs(state.shape)
             if theirs is not None:
                 raise FormersError(
-                    f"the state was made by a model with {theirs}, which this one does not have: it is of another model; "
-                    f"use initial_state({batch})."
+                    f"another model made the state, with {theirs}, which this one does not have: start from initial_state({batch})."
                 )
         if state.steps and len(state.steps) != self.spec.depth.steps:
             raise FormersError(

@@ -26,7 +26,8 @@ class MemoryPass:
         self.past, self.limit, self.reach = past, limit, attention.reach(step)
         if past is not None and not isinstance(past, HiddenMemory | KVCache):
             raise FormersError(
-                f"the state has a {type(past).__name__} where this model needs a memory: it is of another model; use initial_state."
+                f"the state has a {type(past).__name__} where this model needs a memory: "
+                "another model made it; start from initial_state(batch)."
             )
         self.kv_version = None if torch.is_grad_enabled() else kv_version(attention, residual, x, self.reach)
         """What keys and values depend on in this pass; None if they must not be reused."""

@@ -1,7 +1,7 @@
 """A pattern is a predicate over integer positions: may query i see key j?
 
-Dense masks, execution plans, the trimming of decoding caches and drawings are all computed from it. Positions are absolute and
-never negative; arguments are Python integers or tensors that broadcast.
+Dense masks, execution plans, the trimming of decoding caches and drawings are all computed from it. Positions are absolute;
+-1 is an empty slot of a cache, which no query sees. Arguments are Python integers or tensors that broadcast.
 """
 
 from __future__ import annotations

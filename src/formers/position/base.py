@@ -61,7 +61,7 @@ class Position(Slot):
 
 
 class NoPosition(Position):
-    """No positions: self-attention is then invariant to order, unless the pattern or the score depends on it."""
+    """No positions: permuted tokens then give permuted outputs, unless the pattern or the score depends on the order."""
 
     @property
     def absolute(self) -> bool:

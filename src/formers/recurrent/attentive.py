@@ -123,7 +123,8 @@ class AlignedDecoder(nn.Module):
             or (past.values is not None and past.values.shape[2] != self.out.in_features - self.dim)
         ):
             raise FormersError(
-                "the state has other cells, widths or another alignment than the model: it is of another model; use initial_state."
+                "the state has other cells, another width or another alignment than the model: "
+                "another model made it; start from initial_state(batch)."
             )
 
     def by_row(self, x: Tensor, before: BridgeState, context: Context) -> tuple[Tensor, Tensor | None, BridgeState]:

@@ -95,4 +95,4 @@ def advance(cell: Cell, drive: Tensor, states: States, weight: Tensor, bias: Ten
 def check_width(states: States, cell: Cell, dim: int) -> None:
     """Raises FormersError for the states of another cell."""
     if len(states) != STATES[cell] or states[0].shape[1] != dim:
-        raise FormersError("the state has another cell or width than the model: it is of another model; use initial_state.")
+        raise FormersError("the state has another cell or width than the model: another model made it; start from initial_state(batch).")

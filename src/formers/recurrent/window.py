@@ -72,7 +72,7 @@ class WindowLayer(nn.Module):
             return self.windows(F.pad(x, (0, 0, k, 0))), None
         before = ConvMemory.blank(x, k) if past is None else past
         if expect(ConvMemory, before).states.shape[1] != k:
-            raise FormersError("the state has another window than the model: it is of another model; use initial_state.")
+            raise FormersError("the state has another window than the model: another model made it; start from initial_state(batch).")
         both = before.prepend_to(x)
         return self.windows(both), before.advanced(both, context.valid) if context.keep else None
 

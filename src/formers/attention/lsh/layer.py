@@ -208,7 +208,7 @@ class LSHAttention(SharedHeads):
         if (rounds, buckets) != own:
             raise FormersError(
                 f"the state was hashed in {rounds} rounds into {buckets} buckets, but this model has {own[0]} rounds and {own[1]} buckets: "
-                "it is of another model; use initial_state."
+                "another model made it; start from initial_state(batch)."
             )
 
     @property

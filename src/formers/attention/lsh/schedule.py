@@ -60,9 +60,10 @@ class RoundSchedule(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """All schedules, not yet split: (batch, heads, rounds, n) each."""
+    """The tokens of each head and round, sorted by bucket and not yet cut into chunks; each field is (batch, heads, rounds, n)."""
 
     order: Tensor
+    """The tokens, sorted by bucket."""
     place: Tensor
     """The index of each token in the order."""
     low: Tensor

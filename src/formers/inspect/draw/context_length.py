@@ -18,7 +18,7 @@ def context_panels(found: Contexts, top: float) -> list[Panel]:
 
 
 def share_words(top: float) -> str:
-    """Which tokens count, in words."""
+    """The text for a label that says which share of the tokens is averaged: "all tokens", or "hardest 10%"."""
     return "all tokens" if top == 1 else f"hardest {top:.0%}"
 
 

@@ -151,7 +151,7 @@ def _scale(figure: Any, axes: list[Any], top: float) -> None:
 
 
 def _marks(view: PixelAttention, weights: Tensor, top: float, columns: int) -> list[str]:
-    """A mark for each pixel, two characters wide where there is room; of wider images every n-th pixel."""
+    """Lines of text with one mark a pixel, two characters wide if that fits; if the image is wider than `columns`, one mark a square."""
     height, width = view.size
     wide = 2 if 2 * width <= columns else 1
     each = -(-width // columns)

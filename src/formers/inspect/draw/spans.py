@@ -26,7 +26,7 @@ def draw_spans(spans: Spans, columns: int = 80, encoding: str = "utf-8") -> str:
 
 
 def save_spans(spans: Spans, path: str | Path) -> Path:
-    """The bars as a picture, the heads of a layer side by side."""
+    """Draws the span of every head as a bar, the heads of a layer side by side, and returns the path of the picture."""
     layers, heads = spans.mean.shape
     figure = new_figure(path, min(2.5 + 0.16 * layers * (heads + 1), 24.0), 3.4)
     axes = figure.subplots()

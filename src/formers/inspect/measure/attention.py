@@ -24,7 +24,7 @@ from formers.model import Model, Seq2Seq, Spec, StackModel, evaluating
 SELF, ENCODER, CROSS, ALIGNMENT = "self-attention", "encoder self-attention", "cross-attention", "alignment"
 KINDS = {"self": SELF, "encoder": ENCODER, "cross": CROSS}
 """The titles of views, by the short names of the command line."""
-NOTHING = "{} has no attention to look at: use a member that has, or a seq2seq with an alignment."
+NOTHING = "{} has no attention to look at: use a member with attention, such as decoder, or a seq2seq with an alignment."
 """The error message if there are no attention maps."""
 SPARE = 50
 """Number of tokens an encoder-decoder may generate beyond twice its source, if no target is given."""
