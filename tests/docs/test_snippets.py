@@ -91,7 +91,7 @@ def run_documents(paths: list[Path]) -> int:
     torch.set_num_threads(1)
     start, failed = Path.cwd(), 0
     for path in paths:
-        folder = start / path.stem
+        folder = start / f"{path.parent.name}-{path.stem}"  # two folders may have a page of one name
         folder.mkdir()
         os.chdir(folder)
         torch.manual_seed(0)
