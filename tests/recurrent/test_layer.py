@@ -156,9 +156,9 @@ def test_a_forget_gate_starts_open() -> None:
 def test_a_state_of_another_cell_or_width_is_refused() -> None:
     layer, _ = pair("lstm", "forward")
     x, context = torch.randn(2, 3, DIM, dtype=torch.float64), Context(Range(0, 3))
-    with refused("it is of another"):
+    with refused("another model made"):
         layer(x, context, RecurrentMemory(torch.zeros(2, DIM)), 0)
-    with refused("it is of another"):
+    with refused("another model made"):
         layer(x, context, RecurrentMemory(torch.zeros(2, 4), torch.zeros(2, 4)), 0)
 
 

@@ -61,7 +61,7 @@ def test_a_state_of_another_window_is_refused() -> None:
     with torch.no_grad():
         small, large = (formers.create("word-window", vocab=11, dim=DIM, layers=1, window=w, length=8) for w in (1, 2))
         state = small(torch.randint(11, (2, 4))).state
-        with refused("it is of another"):
+        with refused("another model made"):
             large(torch.randint(11, (2, 1)), state=state)
 
 
