@@ -40,7 +40,7 @@ EVALUATED = (
     "protocol",
 )  # fmt: skip
 """Figures of an evaluation that are compared."""
-JUDGED = {
+SCORES = {
     "bits_per_byte": ("bits per byte", True), "bits_per_dimension": ("bits per dimension", True),
     "exact": ("share of exact answers", False), "accuracy": ("accuracy", False), "loss": ("loss", True),
 }  # fmt: skip
@@ -189,8 +189,8 @@ def _results(
     """What a comparison has found so far, ready for JSON."""
     groups = {each.name: [run for run in done if run["variant"] == each.name] for each in variants}
     rows = [row_of(name, group) for name, group in groups.items() if group]
-    measure = next((name for name in JUDGED if all(name in run for run in done if not run["diverged"])), "loss")
-    title, lower = JUDGED[measure]
+    measure = next((name for name in SCORES if all(name in run for run in done if not run["diverged"])), "loss")
+    title, lower = SCORES[measure]
     scores = {row["variant"]: [run[measure] for run in row["runs"] if run.get(measure) is not None] for row in rows}
     failed = {row["variant"]: row["diverged"] for row in rows}
     return {

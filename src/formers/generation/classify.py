@@ -16,7 +16,7 @@ from formers.model import Model, evaluating
 log = logging.getLogger(__name__)
 
 BATCH = 64
-"""Texts that are read side by side unless told otherwise."""
+"""Texts that are read side by side by default."""
 
 
 class Classified(NamedTuple):
