@@ -35,10 +35,9 @@ def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, rea
     with torch.autocast(q.device.type, enabled=False):
         queries, values = tokens.by_rank(q), tokens.by_rank(v)
         keys = keys_of(queries, rules)
-        queries, keys, values = (F.pad(x, (0, max(0, NARROWEST - x.shape[3]))) for x in (queries, keys, values))
+        queries, keys, values = (_widened(x) for x in (queries, keys, values))
         lists, n = block_lists(tokens, rules), queries.shape[2]
         out, lse = flex_attention(queries, keys, values, block_mask(lists, tokens.seen, n), scale)
-        seed = None
         if dropout:
             seed = dropout_seed(q.device)
             kept = block_mask(lists, _kept(tokens.seen, seed, dropout), n)
@@ -46,7 +45,7 @@ def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, rea
             # A query without keys has log-sums of minus infinity in both calls: their difference must not be NaN.
             ratio = (kept_lse - lse.masked_fill(lse == float("-inf"), 0.0)).exp() / (1.0 - dropout)
             out = out.to(ratio.dtype) * ratio[..., None]
-        return merged(out[..., : v.shape[3]], lse, tokens, rules, v, seed, dropout)
+        return merged(out[..., : v.shape[3]], lse, tokens, rules, v, dropout)
 
 
 def keys_of(queries: Tensor, rules: Rules) -> Tensor:
@@ -54,22 +53,22 @@ def keys_of(queries: Tensor, rules: Rules) -> Tensor:
     return unit_keys(queries.to(wide(queries.dtype)), rules.key_epsilon).to(queries.dtype)
 
 
-def merged(out: Tensor, lse: Tensor, tokens: Ranked, rules: Rules, v: Tensor, seed: Tensor | None = None, dropout: float = 0.0) -> Tensor:
+def _widened(x: Tensor) -> Tensor:
+    """x (..., width) with at least NARROWEST columns."""
+    return x if x.shape[-1] >= NARROWEST else F.pad(x, (0, NARROWEST - x.shape[-1]))
+
+
+def merged(out: Tensor, lse: Tensor, tokens: Ranked, rules: Rules, v: Tensor, dropout: float) -> Tensor:
     """The outputs and log-sums of all rounds, by rank, merged to (batch, heads, n, value_dim), in the dtype of v.
 
-    A token that sees no other attends to itself if the rules say "alone". With a seed its weight is dropped, too.
+    A token that sees no other attends to itself if the rules say "alone"; dropout drops this weight, too.
     """
     out, lse = tokens.by_token(out), tokens.by_token(lse[..., None])  # (batch, heads, rounds, n, value_dim or 1)
     none = (lse == float("-inf")).all(dim=2, keepdim=True)
-    weights = torch.softmax(lse.masked_fill(none, 0.0), dim=2)
-    y = (weights * out).sum(dim=2)
+    y = (torch.softmax(lse.masked_fill(none, 0.0), dim=2) * out).sum(dim=2)
     if rules.itself == "always":
         return y.to(v.dtype)
-    alone = v
-    if seed is not None:
-        batch, head, query = torch.meshgrid(*(torch.arange(s, device=v.device, dtype=torch.int32) for s in v.shape[:3]), indexing="ij")
-        kept = keep_mask(seed, batch, head, query, query, dropout)[..., None]
-        alone = v * kept / (1.0 - dropout)
+    alone = v * torch.dropout(torch.ones_like(v[..., :1]), dropout, train=True) if dropout else v
     return torch.where(none[:, :, 0], alone.to(y.dtype), y).to(v.dtype)
 
 

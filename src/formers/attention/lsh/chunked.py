@@ -33,7 +33,7 @@ def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, rea
         if dropout:
             weights = torch.dropout(weights, dropout, train=True)
         out = weights.to(v.dtype) @ _of_windows(values, where, m)
-        return merged(out.flatten(2, 3), lse.flatten(2, 3), tokens, rules, v)
+        return merged(out.flatten(2, 3), lse.flatten(2, 3), tokens, rules, v, dropout)
 
 
 @torch.no_grad()

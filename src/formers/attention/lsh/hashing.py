@@ -81,8 +81,11 @@ def fixed_rotations_on(device: torch.device, heads: int, width: int, rounds: int
 
 
 def copied(x: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device, copied asynchronously where the device can."""
-    return (x.pin_memory() if capabilities(device).pinned else x).to(device, non_blocking=True)
+    """A tensor on a device: if it is on another one, copied asynchronously where the device can."""
+    if x.device == device:
+        return x
+    pinned = capabilities(device).pinned and not torch.compiler.is_compiling()
+    return (x.pin_memory() if pinned else x).to(device, non_blocking=True)
 
 
 def _drawn(heads: int, width: int, rounds: int, columns: int, keys: Sequence[int]) -> Tensor:

@@ -6,7 +6,7 @@ rounds are computed at once: by FlexAttention, or by plain operations where it h
 
 from __future__ import annotations
 
-import warnings
+import logging
 from functools import lru_cache
 
 import torch
@@ -16,6 +16,8 @@ from formers.attention.attend import Choice, Verdict
 from formers.attention.executors.flex_kernel import KERNELS
 from formers.attention.lsh.reference import Rules
 from formers.core.devices import capabilities, on_host
+
+log = logging.getLogger(__name__)
 
 SHORT = 384
 """Up to this length the fused kernel over all pairs is faster than sorting."""
@@ -64,10 +66,10 @@ def warn_of_memory(q: Tensor) -> None:
 
 @lru_cache(maxsize=8)
 def _warn(device: str) -> None:
-    warnings.warn(
-        f"LSH attention over whole buckets needs memory quadratic in the length on {device}, because FlexAttention has no kernel there: "
+    log.warning(
+        "LSH attention over whole buckets needs memory quadratic in the length on %s, because FlexAttention has no kernel there: "
         "use reach='chunk' for long rows.",
-        stacklevel=3,
+        device,
     )
 
 

@@ -63,8 +63,10 @@ def ranked(hashed: Hashed, rules: Rules, real: Tensor | None, multiple: int) -> 
     found = sort_by_bucket(hashed.buckets, hashed.order, rules)
     lengths = torch.full((batch,), n, dtype=torch.int32, device=device) if real is None else real.sum(dim=1, dtype=torch.int32)
     count = ((lengths + (rules.chunk - 1)) // rules.chunk).clamp(min=1)
-    low, high = F.pad(found.low, (0, more), value=n), F.pad(found.high, (0, more), value=n + more)
-    order, joined = F.pad(hashed.order, (0, more)), rules.across_buckets and rules.wrap == "rounds"
+    low, high, order = found.low, found.high, hashed.order
+    if more:
+        low, high, order = F.pad(low, (0, more), value=n), F.pad(high, (0, more), value=n + more), F.pad(order, (0, more))
+    joined = rules.across_buckets and rules.wrap == "rounds"
     make = _within if not rules.across_buckets else _across_rounds if joined else _across
     seen = make(_Sorted(hashed.buckets, order, found.place, low, high, lengths, count), rules, rounds)
     return Ranked(order, found.place.long(), low, high, count, seen, joined)
