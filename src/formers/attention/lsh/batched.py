@@ -110,8 +110,8 @@ def _intervals(tokens: Ranked, rules: Rules) -> BlockLists:
     low, high = tokens.arranged(tokens.low), tokens.arranged(tokens.high)
     blocks = low.shape[2] // BLOCK
     own = torch.arange(blocks, device=low.device, dtype=torch.int32).expand(*low.shape[:2], blocks).contiguous()
-    first = (low[..., ::BLOCK] // BLOCK).contiguous()
-    last = own if rules.causal else ((high[..., BLOCK - 1 :: BLOCK] - 1) // BLOCK).contiguous()
+    first = low[..., ::BLOCK] // BLOCK  # every block begins with a token
+    last = own if rules.causal else ((high[..., BLOCK - 1 :: BLOCK] - 1) // BLOCK).clamp(max=blocks - 1)
     # Neither end ever falls, so that the blocks of queries that see a block of keys are an interval, too.
     first_query = torch.searchsorted(last, own, out_int32=True)
     last_query = torch.searchsorted(first, own, right=True, out_int32=True) - 1
@@ -130,7 +130,7 @@ def _interval(first: Tensor, last: Tensor, most: int, blocks: int) -> tuple[Tens
 def _wrapping_blocks(tokens: Ranked, rules: Rules) -> BlockLists:
     """Across buckets: the blocks with chunks in each other's window, which wraps around after the chunks of a row; equal for all heads."""
     rounds, length = tokens.order.shape[2:]
-    count = tokens.count
+    count = tokens.chunks
     if tokens.joined:
         chunks, count = joined_chunks(count, rounds, length, rules.chunk), count * rounds
     else:

@@ -25,7 +25,7 @@ def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, rea
         queries, values = tokens.by_rank(q), tokens.by_rank(v)
         keys = _of_windows(keys_of(queries, rules), where, m)
         seen = counts & _pairs(tokens, queries, where, m)
-        scores = (queries.unflatten(2, (-1, m)) @ keys.mT).to(wide(q.dtype)) * scale
+        scores = (queries.view(*queries.shape[:2], -1, m, queries.shape[3]) @ keys.mT).to(wide(q.dtype)) * scale
         some = seen.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~seen, float("-inf")).masked_fill(~some, 0.0)  # a query without keys has a gradient of 0
         lse = scores.logsumexp(dim=-1).masked_fill(~some[..., 0], float("-inf"))
@@ -48,12 +48,12 @@ def windows(tokens: Ranked, rules: Rules) -> tuple[Tensor, Tensor]:
         there = (where >= 0) & (where < each)
         where = where.clamp(0, each - 1)
     elif not tokens.joined:
-        count = tokens.count[:, None, None].long()
+        count = tokens.chunks[:, None, None].long()
         where = (own + offset) % count
         # A window that is wider than the row ends before it repeats.
         there = (torch.arange(len(offset), device=device) < count).expand_as(where)
     else:
-        count = tokens.count[:, None, None, None].long()
+        count = tokens.chunks[:, None, None, None].long()
         number = torch.arange(rounds, device=device)[:, None, None] * count + own + offset
         number = number % (count * rounds)
         where = (number // count * each + number % count).flatten(1, 2)

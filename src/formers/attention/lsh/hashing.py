@@ -135,7 +135,8 @@ def _hashes_at_once(x: Tensor, directions: Tensor, factor: tuple[int, ...]) -> T
     with torch.autocast(x.device.type, enabled=False):  # in half precision tokens would change their buckets
         y = x @ directions.permute(1, 2, 0, 3).reshape(heads, width, rounds * columns)
     found, share = None, 1
-    for part, count in zip(y.unflatten(3, (rounds, columns)).split([c // 2 for c in factor], dim=-1), factor, strict=True):  # type: ignore[no-untyped-call]
+    parts = torch.split(y.view(*x.shape[:3], rounds, columns), [count // 2 for count in factor], dim=-1)
+    for part, count in zip(parts, factor, strict=True):
         best = part.abs().argmax(dim=-1, keepdim=True)
         h = best + (count // 2) * (part.gather(-1, best) < 0)
         found = h if found is None else found + share * h

@@ -32,9 +32,12 @@ class Ranked(NamedTuple):
     """(batch, heads, rounds, n) int64: the rank of each token."""
     low: Tensor
     high: Tensor
-    """(batch, heads, rounds, length) int32: the first rank in a query's bucket and reach, and the one after the last; both never fall."""
-    count: Tensor
-    """(batch,) int32: the chunks of each row that have a real token, at least 1."""
+    """(batch, heads, rounds, length) int32: the first rank in a query's bucket and reach, and the one after the last; both never fall.
+
+    After the last token they are 0 and NEVER.
+    """
+    chunks: Tensor
+    """(batch,) int32: the number of chunks of each row that have a real token, at least 1."""
     seen: MaskMod
     """(batch, head, query, key) -> whether the pair counts; indices are int32 that broadcast."""
     joined: bool
@@ -62,14 +65,21 @@ def ranked(hashed: Hashed, rules: Rules, real: Tensor | None, multiple: int) -> 
     device, more = hashed.order.device, -n % multiple
     found = sort_by_bucket(hashed.buckets, hashed.order, rules)
     lengths = torch.full((batch,), n, dtype=torch.int32, device=device) if real is None else real.sum(dim=1, dtype=torch.int32)
-    count = ((lengths + (rules.chunk - 1)) // rules.chunk).clamp(min=1)
+    chunks = ((lengths + (rules.chunk - 1)) // rules.chunk).clamp(min=1)
     low, high, order = found.low, found.high, hashed.order
-    if more:
-        low, high, order = F.pad(low, (0, more), value=n), F.pad(high, (0, more), value=n + more), F.pad(order, (0, more))
+    if torch.compiler.is_compiling() or more:  # a graph must not depend on the remainder
+        low, high, order = F.pad(low, (0, more)), F.pad(high, (0, more), value=NEVER), F.pad(order, (0, more))
     joined = rules.across_buckets and rules.wrap == "rounds"
     make = _within if not rules.across_buckets else _across_rounds if joined else _across
-    seen = make(_Sorted(hashed.buckets, order, found.place, low, high, lengths, count), rules, rounds)
-    return Ranked(order, found.place.long(), low, high, count, seen, joined)
+    seen = make(_Sorted(hashed.buckets, order, found.place, low, high, lengths, chunks), rules, rounds)
+    return Ranked(order, found.place.long(), low, high, chunks, seen, joined)
+
+
+def _captured(x: Tensor) -> Tensor:
+    """x (batch, ...) or (batch, ..., ranks) itself, marked so that a kernel that captures it is compiled once for all sizes of these."""
+    if not torch.compiler.is_compiling():
+        torch._dynamo.maybe_mark_dynamic(x, [0] if x.dim() == 1 else [0, x.dim() - 1])
+    return x
 
 
 class _Sorted(NamedTuple):
@@ -82,11 +92,12 @@ class _Sorted(NamedTuple):
     high: Tensor
     lengths: Tensor
     """(batch,): the number of real tokens."""
-    count: Tensor
+    chunks: Tensor
 
     def in_rounds(self, x: Tensor, rounds: int) -> tuple[Tensor, ...]:
         """x (batch, heads, rounds, n) of each of the first `rounds` rounds, by the ranks of every round, with rounds as heads."""
-        return tuple(x[:, :, e, None].expand(-1, -1, self.order.shape[2], -1).gather(3, self.order).flatten(1, 2) for e in range(rounds))
+        each = (x[:, :, e, None].expand(-1, -1, self.order.shape[2], -1) for e in range(rounds))
+        return tuple(_captured(y.gather(3, self.order).flatten(1, 2)) for y in each)
 
 
 def _within(found: _Sorted, rules: Rules, rounds: int) -> MaskMod:
@@ -96,7 +107,7 @@ def _within(found: _Sorted, rules: Rules, rounds: int) -> MaskMod:
     if rules.causal:  # the keys of a bucket are sorted by position
         stop = (rank + (0 if rules.itself == "alone" else 1)).expand(stop.shape)
     stop = stop.masked_fill(rank >= found.lengths[:, None, None, None], 0)  # padding sees no key
-    start, stop = start.flatten(1, 2), stop.flatten(1, 2)
+    start, stop = _captured(start.flatten(1, 2)), _captured(stop.flatten(1, 2))
     other = rules.itself == "alone" and not rules.causal
     again = None if rules.duplicates or rounds == 1 else _again_within(found, rules, rounds)
 
@@ -148,7 +159,7 @@ def _in_earlier_rounds(tests: tuple[MaskMod, ...], rounds: int) -> MaskMod:
 
 def _across(found: _Sorted, rules: Rules, rounds: int) -> MaskMod:
     """Whether pairs count, across buckets: the chunks of a query's window wrap around in its round."""
-    chunk, near, visible = rules.chunk, _near(found.count, rules), _by_position(found, rules, found.order.flatten(1, 2))
+    chunk, near, visible = rules.chunk, _near(found.chunks, rules), _by_position(found, rules, found.order.flatten(1, 2))
     again = None
     if not rules.duplicates and rounds > 1:
         chunks = found.in_rounds(found.place // chunk, rounds - 1)
@@ -163,8 +174,8 @@ def _across(found: _Sorted, rules: Rules, rounds: int) -> MaskMod:
 
 def _across_rounds(found: _Sorted, rules: Rules, rounds: int) -> MaskMod:
     """Whether pairs count, across buckets, if the chunks of a query's window continue in other rounds; duplicates count."""
-    numbers = joined_chunks(found.count, rounds, found.order.shape[3], rules.chunk)
-    near, visible = _near(found.count * rounds, rules), _by_position(found, rules, found.order.flatten(2, 3))
+    numbers = _captured(joined_chunks(found.chunks, rounds, found.order.shape[3], rules.chunk))
+    near, visible = _near(found.chunks * rounds, rules), _by_position(found, rules, found.order.flatten(2, 3))
 
     def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return near(batch, numbers[batch, query], numbers[batch, key]) & visible(batch, head, query, key)
@@ -180,7 +191,7 @@ def joined_chunks(count: Tensor, rounds: int, length: int, chunk: int) -> Tensor
 
 def _near(count: Tensor, rules: Rules) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """(batch, chunk of the query, chunk of the key) -> whether the key's chunk is in the query's window, which wraps around."""
-    ahead, width = rules.look_ahead, rules.look_back + rules.look_ahead
+    ahead, width, count = rules.look_ahead, rules.look_back + rules.look_ahead, _captured(count)
 
     def near(batch: Tensor, query: Tensor, key: Tensor) -> Tensor:
         chunks = count[batch]
@@ -200,7 +211,7 @@ def _by_position(found: _Sorted, rules: Rules, order: Tensor) -> MaskMod:
     padding = (rank >= found.lengths[:, None])[:, None]
     where = order.to(torch.int32)
     end = where + (0 if rules.itself == "alone" else 1) if rules.causal else torch.full_like(where, length)
-    where, end = where.masked_fill(padding, NEVER), end.masked_fill(padding, 0)
+    where, end = _captured(where.masked_fill(padding, NEVER)), _captured(end.masked_fill(padding, 0))
     other = rules.itself == "alone" and not rules.causal
 
     def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
