@@ -12,6 +12,7 @@ Shapes: tokens are (lead, rows, width). Without sets by head, lead = batch * hea
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -123,9 +124,13 @@ def _scores(rows: _Tokens, piece: BatchedPiece, q: Tensor, k: Tensor) -> Tensor:
     return s
 
 
-def _forward(rows: _Tokens, plan: BatchedPlan, keeps: list[Tensor], dropout: float) -> tuple[Tensor, Tensor]:
+Partial = tuple[Tensor, Tensor]
+"""An attention (lead, queries, value width) over some of the keys, and its log-sums (lead, queries, 1)."""
+
+
+def _forward(rows: _Tokens, plan: BatchedPlan, keeps: list[Tensor], dropout: float) -> Partial:
     """The output (lead, rows, value width) in the dtype of v, and the log-sums (lead, rows, 1)."""
-    lead, left = len(rows.q), iter(keeps)
+    left = iter(keeps)
     out, lse = None, None
     for part in plan.rounds:
         y, sums = _round(rows, plan, part, left, dropout)
@@ -136,33 +141,35 @@ def _forward(rows: _Tokens, plan: BatchedPlan, keeps: list[Tensor], dropout: flo
             out = (lse - merged).exp_().mul(out).addcmul_((sums - merged).exp_(), y.to(rows.wide))
             lse = merged
     if out is None or lse is None:  # a pattern without any pair
-        return torch.zeros_like(rows.v), rows.v.new_zeros((lead, plan.rows, 1), dtype=rows.wide)
+        return torch.zeros_like(rows.v), rows.v.new_zeros((len(rows.v), plan.rows, 1), dtype=rows.wide)
     # A query without keys has the log-sum of hidden scores here. With 0 instead, its weights are 0 in the backward pass.
     empty = lse < EMPTY
     return out.masked_fill(empty, 0.0).to(rows.v.dtype), lse.masked_fill(empty, 0.0)
 
 
-def _round(rows: _Tokens, plan: BatchedPlan, part: tuple[BatchedPiece, ...], keeps: Any, dropout: float) -> tuple[Tensor, Tensor]:
+def _round(rows: _Tokens, plan: BatchedPlan, part: tuple[BatchedPiece, ...], keeps: Iterator[Tensor], dropout: float) -> Partial:
     """The partial attention of one round, and its log-sums; 0 and SHUT for queries that are not in it."""
-    lead, width = len(rows.q), rows.v.shape[2]
-    out = lse = None
-    for piece in part:
-        k, v = (_take(x, piece.keys, piece.units) for x in (rows.k, rows.v))
-        s = _scores(rows, piece, _take(rows.q, piece.queries, piece.units), k)
-        p = torch.softmax(s, dim=-1)
-        sums = s.amax(dim=-1).sub_(p.amax(dim=-1).log_()).view(lead, -1, 1)  # the largest weight is exp(largest score - log-sum)
-        if dropout:
-            p.mul_(next(keeps)).mul_(1.0 / (1.0 - dropout))
-        y = torch.bmm(p.to(v.dtype), v).view(lead, -1, width)
-        if piece.queries is None:
-            return y[:, : plan.rows], sums[:, : plan.rows]
-        if out is None or lse is None:
-            out = y.new_zeros((lead, plan.rows + plan.padded, width))
-            lse = sums.new_full((lead, plan.rows + plan.padded, 1), SHUT)
-        out.index_copy_(1, piece.queries, y)
-        lse.index_copy_(1, piece.queries, sums)
-    assert out is not None and lse is not None
+    found = [_piece(rows, piece, next(keeps) if dropout else None, dropout) for piece in part]
+    (out, lse), more = found[0], plan.rows + plan.padded
+    if part[0].queries is not None:
+        out, lse = out.new_zeros((len(out), more, out.shape[2])), lse.new_full((len(lse), more, 1), SHUT)
+        for piece, (y, sums) in zip(part, found, strict=True):
+            assert piece.queries is not None  # a piece with all queries is the only one of its round
+            out.index_copy_(1, piece.queries, y)
+            lse.index_copy_(1, piece.queries, sums)
     return out[:, : plan.rows], lse[:, : plan.rows]
+
+
+def _piece(rows: _Tokens, piece: BatchedPiece, keep: Tensor | None, dropout: float) -> Partial:
+    """The attention (lead, units * size, value width) of a piece, and its log-sums."""
+    k, v = (_take(x, piece.keys, piece.units) for x in (rows.k, rows.v))
+    s = _scores(rows, piece, _take(rows.q, piece.queries, piece.units), k)
+    p = torch.softmax(s, dim=-1)
+    lse = s.amax(dim=-1).sub_(p.amax(dim=-1).log_())  # the largest weight is exp(largest score - log-sum)
+    if keep is not None:
+        p.mul_(keep).mul_(1.0 / (1.0 - dropout))
+    lead = len(rows.k)
+    return torch.bmm(p.to(v.dtype), v).view(lead, -1, v.shape[2]), lse.view(lead, -1, 1)
 
 
 def _backward(
