@@ -120,7 +120,7 @@ def test_pieces_above_the_limit_are_split(pattern: Pattern) -> None:
     n = pattern.max_length or 300
     qkv, before = inputs(n, pattern.heads or 2), batched.LARGEST
     try:
-        batched.LARGEST = 1 << 15
+        batched.LARGEST = 1 << 18
         equals_dense(qkv, pattern.of(n))
     finally:
         batched.LARGEST = before

@@ -45,13 +45,17 @@ CASES = [*((p, p) for p in ALIKE), (PerHead(*Strided(stride=64).parts()), PerHea
 """Patterns for two and four heads."""
 
 
-def count(pattern: Pattern, batch: int, heads: int, n: int, counts: Counts, **options: object) -> int:
+def count(
+    pattern: Pattern, batch: int, heads: int, n: int, counts: Counts,
+    dtype: torch.dtype = torch.float32, padded: bool = False, dropout: float = 0.0,
+) -> int:  # fmt: skip
     """The launches of both passes; fails at a wait or a copy."""
-    q, k, v = (torch.randn(batch, heads, n, 8, device=NAME, requires_grad=True) for _ in range(3))
-    valid = torch.ones(batch, n, dtype=torch.bool, device=NAME) if options.pop("padded", False) else None
-    formers.attend(q, k, v, pattern.of(n), "blocked", mask=valid, **options).sum().backward()  # type: ignore[arg-type]
+    q, k, v = (torch.randn(batch, heads, n, 8, device=NAME, dtype=dtype, requires_grad=True) for _ in range(3))
+    mask = torch.ones(batch, n, dtype=torch.bool, device=NAME) if padded else None
+    pattern = pattern.of(n)
+    formers.attend(q, k, v, pattern, "blocked", mask=mask, dropout=dropout).sum().backward()  # makes the plan
     counts.reset()
-    formers.attend(q, k, v, pattern.of(n), "blocked", mask=valid, **options).sum().backward()  # type: ignore[arg-type]
+    formers.attend(q, k, v, pattern, "blocked", mask=mask, dropout=dropout).sum().backward()
     assert (counts.waits, counts.copied.total()) == (0, 0), str(counts)
     return counts.launches
 
@@ -63,12 +67,11 @@ def test_launches_do_not_depend_on_rows_and_heads(two: Pattern, four: Pattern) -
 
 
 @sweep("pattern", [*ALIKE, PerHead(*Strided(stride=64).parts() * 4)])
-@sweep("options", [{}, {"dropout": 0.1, "padded": True}])
-def test_launches_of_a_layer(pattern: Pattern, options: dict[str, object]) -> None:
-    if pattern.by_length and options:
-        pattern = pattern.of(4096)
+@sweep("dtype", [torch.float32, torch.float16])
+@sweep(("padded", "dropout"), [(False, 0.0), (True, 0.1)])
+def test_launches_of_a_layer(pattern: Pattern, dtype: torch.dtype, padded: bool, dropout: float) -> None:
     with use_test_device(flex=False, shapes_only=True) as counts:
-        found = count(pattern, 8, 8, 4096, counts, **options)
+        found = count(pattern.of(4096), 8, 8, 4096, counts, dtype, padded, dropout)
         assert found <= MOST_LAUNCHES, f"{found}\n{counts}"
 
 

@@ -24,8 +24,8 @@ from formers.attention.executors.batched_plan import BatchedPiece, BatchedPlan, 
 from formers.attention.executors.tiles import EMPTY, SHUT, wide
 from formers.attention.request import Request
 
-LARGEST = 1 << 28
-"""Scores per piece, over all rows and heads: 1 GB in float32. Larger pieces are split."""
+LARGEST = 1 << 30
+"""Bytes of the scores of a piece, over all rows and heads. Larger pieces are split."""
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
@@ -35,8 +35,8 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     batch, heads, n, _ = q.shape
     pattern = request.pattern.of(n)
     lead = batch if pattern.by_head else batch * heads
-    # A power of two: few different plans for different batches.
-    limit = 1 << (max(1, LARGEST // lead).bit_length() - 1)
+    each = LARGEST // (lead * wide(q.dtype).itemsize)
+    limit = 1 << (max(1, each).bit_length() - 1)  # a power of two: few different plans for different batches
     plan = batched_plan(pattern, n, heads if pattern.by_head else 1, limit, q.device)
     out: Tensor = BatchedAttention.apply(q, k, v, request.valid, plan, request.scale, request.dropout)  # type: ignore[no-untyped-call]
     return out
@@ -59,7 +59,7 @@ class BatchedAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of q, k and v."""
         q, k, v, valid, out, lse, *keeps = ctx.saved_tensors
         plan, scale, dropout = ctx.rest
@@ -133,7 +133,7 @@ def _forward(rows: _Tokens, plan: BatchedPlan, keeps: list[Tensor], dropout: flo
     left = iter(keeps)
     out, lse = None, None
     for part in plan.rounds:
-        y, sums = _round(rows, plan, part, left, dropout)
+        y, sums = _round(rows, plan, part, left)
         if out is None or lse is None:
             out, lse = y, sums
         else:
@@ -144,12 +144,13 @@ def _forward(rows: _Tokens, plan: BatchedPlan, keeps: list[Tensor], dropout: flo
         return torch.zeros_like(rows.v), rows.v.new_zeros((len(rows.v), plan.rows, 1), dtype=rows.wide)
     # A query without keys has the log-sum of hidden scores here. With 0 instead, its weights are 0 in the backward pass.
     empty = lse < EMPTY
+    out = out / (1.0 - dropout) if dropout else out
     return out.masked_fill(empty, 0.0).to(rows.v.dtype), lse.masked_fill(empty, 0.0)
 
 
-def _round(rows: _Tokens, plan: BatchedPlan, part: tuple[BatchedPiece, ...], keeps: Iterator[Tensor], dropout: float) -> Partial:
+def _round(rows: _Tokens, plan: BatchedPlan, part: tuple[BatchedPiece, ...], keeps: Iterator[Tensor]) -> Partial:
     """The partial attention of one round, and its log-sums; 0 and SHUT for queries that are not in it."""
-    found = [_piece(rows, piece, next(keeps) if dropout else None, dropout) for piece in part]
+    found = [_piece(rows, piece, next(keeps, None)) for piece in part]
     (out, lse), more = found[0], plan.rows + plan.padded
     if part[0].queries is not None:
         out, lse = out.new_zeros((len(out), more, out.shape[2])), lse.new_full((len(lse), more, 1), SHUT)
@@ -160,14 +161,14 @@ def _round(rows: _Tokens, plan: BatchedPlan, part: tuple[BatchedPiece, ...], kee
     return out[:, : plan.rows], lse[:, : plan.rows]
 
 
-def _piece(rows: _Tokens, piece: BatchedPiece, keep: Tensor | None, dropout: float) -> Partial:
-    """The attention (lead, units * size, value width) of a piece, and its log-sums."""
+def _piece(rows: _Tokens, piece: BatchedPiece, keep: Tensor | None) -> Partial:
+    """The attention (lead, units * size, value width) of a piece over the kept keys, and its log-sums over all."""
     k, v = (_take(x, piece.keys, piece.units) for x in (rows.k, rows.v))
     s = _scores(rows, piece, _take(rows.q, piece.queries, piece.units), k)
     p = torch.softmax(s, dim=-1)
     lse = s.amax(dim=-1).sub_(p.amax(dim=-1).log_())  # the largest weight is exp(largest score - log-sum)
     if keep is not None:
-        p.mul_(keep).mul_(1.0 / (1.0 - dropout))
+        p.mul_(keep)
     lead = len(rows.k)
     return torch.bmm(p.to(v.dtype), v).view(lead, -1, v.shape[2]), lse.view(lead, -1, 1)
 
@@ -179,20 +180,21 @@ def _backward(
     left = iter(keeps)
     dq, dk, dv = (torch.zeros_like(x, dtype=rows.wide) for x in rows[:3])
     g, out = (x.reshape(rows.v.shape) for x in (g, out))
-    d = (g.to(rows.wide) * out).sum(dim=-1, keepdim=True)
-    g, d, lse = (_padded(x, plan) for x in (g, d, lse))
+    # The log-sums, and the dot products of g and the output, as one tensor: one gather instead of two.
+    sums = _padded(torch.cat([lse, (g.to(rows.wide) * out).sum(dim=-1, keepdim=True)], dim=-1), plan)
+    g = _padded(g / (1.0 - dropout) if dropout else g, plan)
     for piece in (piece for part in plan.rounds for piece in part):
-        qt, gt, dt, lt = (_take(x, piece.queries, piece.units) for x in (rows.q, g, d, lse))
+        qt, gt, st = (_take(x, piece.queries, piece.units) for x in (rows.q, g, sums))
         kt, vt = (_take(x, piece.keys, piece.units) for x in (rows.k, rows.v))
-        p = _scores(rows, piece, qt, kt).sub_(lt).exp_()
+        p = _scores(rows, piece, qt, kt).sub_(st[..., :1]).exp_()
         slope = torch.bmm(gt, vt.mT).to(rows.wide)
         kept = p
         if dropout:
-            keep, factor = next(left), 1.0 / (1.0 - dropout)
-            slope.mul_(keep).mul_(factor)
-            kept = (p * keep).mul_(factor)
+            keep = next(left)
+            slope.mul_(keep)
+            kept = p * keep
         _add(dv, piece.keys, torch.bmm(kept.to(gt.dtype).mT, gt))
-        slope = slope.sub_(dt).mul_(p).to(qt.dtype)
+        slope = slope.sub_(st[..., 1:]).mul_(p).to(qt.dtype)
         _add(dk, piece.keys, torch.bmm(slope.mT, qt))
         _add(dq, piece.queries, torch.bmm(slope, kt))
     return dq[:, : plan.rows], dk, dv

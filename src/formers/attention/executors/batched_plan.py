@@ -123,7 +123,8 @@ def _edges(shapes: Numbers, counts: Numbers) -> list[int]:
         largest = np.maximum.accumulate(shapes[j::-1, 1])[::-1]
         cost[: j + 1, j] = (total[j + 1] - total[: j + 1]) * largest * keys
     exact = (counts * shapes.prod(axis=1)).sum()
-    best, starts = cost[0], []  # best[j]: the fewest pairs of the shapes 0 ... j, with one batch more in each step
+    best = cost[0]  # best[j]: the fewest pairs of the shapes 0 ... j, with one batch more in each step
+    starts: list[Numbers] = []  # the first shape of the last batch, for each j
     while best[-1] > PADDING * exact and len(starts) + 1 < MOST:
         through = np.concatenate([[np.inf], best[:-1]])[:, None] + cost
         starts.append(through.argmin(axis=0))
@@ -165,7 +166,8 @@ class _Batch(NamedTuple):
         (units, size), most = self.queries.shape, self.keys.shape[1]
         each = math.ceil(units / math.ceil(units / max(1, limit // (size * most))))
         for first in range(0, units, each):
-            queries, keys, hidden = (x[first : first + each] for x in self)
+            here = slice(first, first + each)
+            queries, keys, hidden = self.queries[here], self.keys[here], self.hidden[here]
             ordered = queries.size == rows and (queries.flatten() == np.arange(rows)).all()
             yield BatchedPiece(
                 len(queries),
