@@ -148,7 +148,7 @@ def everywhere(pattern: Pattern, q: Tensor, rate: float) -> Tensor:
     """The dropout masks of all pieces as one (batch, heads, n, n), drawn in the order of the executor."""
     batch, heads, n, _ = q.shape
     by_head = pattern.by_head
-    plan = batched.batched_plan(pattern, n, heads if by_head else 1, 1 << 26, q.device)
+    plan = batched.batched_plan(pattern, n, heads if by_head else 1, 4, 1 << 26, q.device)
     lead, rows = (batch, heads * n) if by_head else (batch * heads, n)
     keep = torch.zeros(lead, rows + 1, rows, dtype=torch.bool)
     for piece in (piece for part in plan.rounds for piece in part):

@@ -25,7 +25,7 @@ from formers.attention.executors.tiles import EMPTY, SHUT, wide
 from formers.attention.request import Request
 
 LARGEST = 1 << 30
-"""Bytes of the scores of a piece, over all rows and heads. Larger pieces are split."""
+"""Bytes of the scores of a piece, or of its keys, over all rows and heads. Larger pieces are split."""
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
@@ -37,7 +37,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     lead = batch if pattern.by_head else batch * heads
     each = LARGEST // (lead * wide(q.dtype).itemsize)
     limit = 1 << (max(1, each).bit_length() - 1)  # a power of two: few different plans for different batches
-    plan = batched_plan(pattern, n, heads if pattern.by_head else 1, limit, q.device)
+    plan = batched_plan(pattern, n, heads if pattern.by_head else 1, max(q.shape[3], v.shape[3]), limit, q.device)
     out: Tensor = BatchedAttention.apply(q, k, v, request.valid, plan, request.scale, request.dropout)  # type: ignore[no-untyped-call]
     return out
 

@@ -69,9 +69,12 @@ class _Groups(NamedTuple):
     """(size, m), for the last m keys."""
 
 
-@cached(64)
-def batched_plan(pattern: Pattern, n: int, heads: int, limit: int, device: torch.device) -> BatchedPlan:
-    """The plan of a pattern over n tokens in batches of at most `limit` pairs, but at least one unit; heads is 1 if all share one plan."""
+@cached(128)
+def batched_plan(pattern: Pattern, n: int, heads: int, width: int, limit: int, device: torch.device) -> BatchedPlan:
+    """The plan of a pattern over n tokens in batches of at least one unit; heads is 1 if all share one plan.
+
+    The scores of a batch, and its gathered keys of the given width, have at most `limit` elements.
+    """
     rows = heads * n
     rounds: list[list[_Groups]] = []
     for head in range(heads):
@@ -82,7 +85,7 @@ def batched_plan(pattern: Pattern, n: int, heads: int, limit: int, device: torch
     batches = [[_Batch.of(alike, rows) for alike in _alike(groups)] for groups in rounds if groups]
     padded = any((batch.queries == rows).any() for part in batches for batch in part)
     with torch.inference_mode(False):  # tables first computed in evaluation are also used in training
-        made = tuple(tuple(piece for batch in part for piece in batch.pieces(limit, rows + padded, device)) for part in batches)
+        made = tuple(tuple(piece for batch in part for piece in batch.pieces(width, limit, rows + padded, device)) for part in batches)
     return BatchedPlan(made, rows, padded)
 
 
@@ -161,10 +164,10 @@ class _Batch(NamedTuple):
         order = queries[:, 0].argsort(kind="stable")
         return cls(queries[order], keys[order].clip(min=0), hidden[order])
 
-    def pieces(self, limit: int, rows: int, device: torch.device) -> Iterator[BatchedPiece]:
-        """The batch on a device, split into pieces of equal size of at most `limit` pairs; rows includes the row of padding."""
+    def pieces(self, width: int, limit: int, rows: int, device: torch.device) -> Iterator[BatchedPiece]:
+        """The batch on a device, split into pieces of equal size if it is above the limit; rows includes the row of padding."""
         (units, size), most = self.queries.shape, self.keys.shape[1]
-        each = math.ceil(units / math.ceil(units / max(1, limit // (size * most))))
+        each = math.ceil(units / math.ceil(units / max(1, limit // (most * max(size, width)))))
         for first in range(0, units, each):
             here = slice(first, first + each)
             queries, keys, hidden = self.queries[here], self.keys[here], self.hidden[here]
