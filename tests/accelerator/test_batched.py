@@ -33,6 +33,7 @@ from formers.patterns import (
 from helpers import close, gradients, sweep
 
 GRID = LocalGrid(height=30, width=24, query=(8, 8), memory=(8, 8))
+CPU = torch.device("cpu")
 LONG: list[Pattern] = [
     Local(window=40),
     Local(window=70, causal=False),
@@ -74,7 +75,9 @@ def equals_dense(qkv: list[Tensor], pattern: Pattern, **options: Any) -> None:
 
 def heads_of(pattern: Pattern) -> tuple[int, ...]:
     """The numbers of heads to try."""
-    return (1, 2, 3) if pattern.heads is None else (pattern.heads,)
+    if pattern.heads is not None:
+        return (pattern.heads,)
+    return (1, 3) if pattern.by_head else (2,)
 
 
 SWEPT = sweep("pattern", [p.at(0).of(LENGTHS.stop - 1) for p in patterns()])
@@ -116,14 +119,16 @@ def test_long_rows(pattern: Pattern, n: int) -> None:
 
 
 @sweep("pattern", LONG)
-def test_pieces_above_the_limit_are_split(pattern: Pattern) -> None:
-    n = pattern.max_length or 300
-    qkv, before = inputs(n, pattern.heads or 2), batched.LARGEST
-    try:
-        batched.LARGEST = 1 << 18
-        equals_dense(qkv, pattern.of(n))
-    finally:
-        batched.LARGEST = before
+def test_pieces_above_the_limit_are_split(pattern: Pattern, monkeypatch: pytest.MonkeyPatch) -> None:
+    n, heads = pattern.max_length or 300, pattern.heads or 2
+    monkeypatch.setattr(batched, "LARGEST", 1 << 18)
+    equals_dense(inputs(n, heads), pattern.of(n))
+    limit = 1 << 12
+    whole, split = (batched.batched_plan(pattern.of(n), n, heads if pattern.by_head else 1, 4, most, CPU) for most in (1 << 26, limit))
+    assert all(piece.units == 1 or piece.units * piece.size * piece.keys_each <= limit for part in split.rounds for piece in part)
+    divisible = any(piece.units * piece.size * piece.keys_each > limit and piece.units > 1 for part in whole.rounds for piece in part)
+    assert (sum(map(len, split.rounds)) > sum(map(len, whole.rounds))) == divisible
+    assert divisible or isinstance(pattern, Globals)
 
 
 @sweep("pattern", [*LONG, Local(window=1, include_self=False)])
