@@ -184,6 +184,8 @@ def test_the_lists_of_both_passes_are_the_same_blocks(causal: bool, reach: str) 
         tokens = ranked(hashed, rules, real, batched.BLOCK)
         lists, queries = batched.block_lists(tokens, rules), tokens.by_rank(q)
         blocks = queries.shape[2] // batched.BLOCK
+        assert all(each.is_contiguous() and each.dtype == torch.int32 for each in lists)
+        assert lists.keys.shape[2:] == lists.queries.shape[2:] == (blocks, blocks)
         marked = [_marked(*pair, blocks) for pair in (lists[:2], lists[2:])]
         assert marked[0].equal(marked[1].mT)
         assert marked[0].max() == 1

@@ -87,7 +87,7 @@ class BlockLists(NamedTuple):
     key_counts: Tensor
     """(batch, heads or 1, blocks)"""
     keys: Tensor
-    """(batch, heads or 1, blocks, most): the first `key_counts` are valid."""
+    """(batch, heads or 1, blocks, blocks): the first `key_counts` are valid."""
     query_counts: Tensor
     queries: Tensor
 
@@ -115,15 +115,12 @@ def _intervals(tokens: Ranked, rules: Rules) -> BlockLists:
     # Neither end ever falls, so that the blocks of queries that see a block of keys are an interval, too.
     first_query = torch.searchsorted(last, own, out_int32=True)
     last_query = torch.searchsorted(first, own, right=True, out_int32=True) - 1
-    most = blocks
-    if rules.reach == "chunk":
-        most = min(blocks, 2 + (BLOCK + (rules.look_back + rules.look_ahead + 2) * rules.chunk) // BLOCK)
-    return BlockLists(*_interval(first, last, most, blocks), *_interval(first_query, last_query, most, blocks))
+    return BlockLists(*_interval(first, last, blocks), *_interval(first_query, last_query, blocks))
 
 
-def _interval(first: Tensor, last: Tensor, most: int, blocks: int) -> tuple[Tensor, Tensor]:
-    """The number of blocks from first to last, and their indices, of which there are at most `most`."""
-    following = torch.arange(most, device=first.device, dtype=torch.int32)
+def _interval(first: Tensor, last: Tensor, blocks: int) -> tuple[Tensor, Tensor]:
+    """The number of blocks from first to last, and their indices, followed by others: torch wants room for all blocks."""
+    following = torch.arange(blocks, device=first.device, dtype=torch.int32)
     return last - first + 1, (first[..., None] + following).clamp(max=blocks - 1)
 
 
@@ -142,7 +139,7 @@ def _wrapping_blocks(tokens: Ranked, rules: Rules) -> BlockLists:
     spread = (high - low)[:, :, None] + (high - low)[:, None, :]
     rest = least % count[:, None, None]
     near = ((rest <= width) | (rest + spread >= count[:, None, None]))[:, None]
-    return BlockLists(*_listed(near), *_listed(near.mT))
+    return BlockLists(*_listed(near), *_listed(near.mT.contiguous()))  # kernels want contiguous lists
 
 
 def _listed(marked: Tensor) -> tuple[Tensor, Tensor]:
