@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from formers.attention.executors.flex_kernel import MaskMod, flex_attention
-from formers.attention.executors.keyed_dropout import dropout_seed, keep_mask
+from formers.attention.executors.keyed_dropout import dropout_seeds, keep_mask
 from formers.attention.executors.tiles import wide
 from formers.attention.lsh.hashing import Hashed
-from formers.attention.lsh.ranks import Ranked, joined_chunks, ranked
+from formers.attention.lsh.ranks import Ranked, captured, joined_chunks, ranked
 from formers.attention.lsh.reference import Rules
 from formers.attention.shared_qk import unit_keys
 
@@ -39,8 +39,8 @@ def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, rea
         lists, n = block_lists(tokens, rules), queries.shape[2]
         out, lse = flex_attention(queries, keys, values, block_mask(lists, tokens.seen, n), scale)
         if dropout:
-            seed = dropout_seed(q.device)
-            kept = block_mask(lists, _kept(tokens.seen, seed, dropout), n)
+            seeds = captured(dropout_seeds(*queries.shape[:3], q.device))
+            kept = block_mask(lists, _kept(tokens.seen, seeds, dropout), n)
             out, kept_lse = flex_attention(queries, keys, values, kept, scale)
             # A query without keys has log-sums of minus infinity in both calls: their difference must not be NaN.
             ratio = (kept_lse - lse.masked_fill(lse == float("-inf"), 0.0)).exp() / (1.0 - dropout)
@@ -72,11 +72,11 @@ def merged(out: Tensor, lse: Tensor, tokens: Ranked, rules: Rules, v: Tensor, dr
     return torch.where(none[:, :, 0], alone.to(y.dtype), y).to(v.dtype)
 
 
-def _kept(seen: MaskMod, seed: Tensor, rate: float) -> MaskMod:
+def _kept(seen: MaskMod, seeds: Tensor, rate: float) -> MaskMod:
     """The pairs that count and that dropout keeps."""
 
     def kept(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return seen(batch, head, query, key) & keep_mask(seed, batch, head, query, key, rate)
+        return seen(batch, head, query, key) & keep_mask(seeds, batch, head, query, key, rate)
 
     return kept
 

@@ -75,7 +75,7 @@ def ranked(hashed: Hashed, rules: Rules, real: Tensor | None, multiple: int) -> 
     return Ranked(order, found.place.long(), low, high, chunks, seen, joined)
 
 
-def _captured(x: Tensor) -> Tensor:
+def captured(x: Tensor) -> Tensor:
     """x (batch, ...) or (batch, ..., ranks) itself, marked so that a kernel that captures it is compiled once for all sizes of these."""
     if not torch.compiler.is_compiling():
         torch._dynamo.maybe_mark_dynamic(x, [0] if x.dim() == 1 else [0, x.dim() - 1])
@@ -97,7 +97,7 @@ class _Sorted(NamedTuple):
     def in_rounds(self, x: Tensor, rounds: int) -> tuple[Tensor, ...]:
         """x (batch, heads, rounds, n) of each of the first `rounds` rounds, by the ranks of every round, with rounds as heads."""
         each = (x[:, :, e, None].expand(-1, -1, self.order.shape[2], -1) for e in range(rounds))
-        return tuple(_captured(y.gather(3, self.order).flatten(1, 2)) for y in each)
+        return tuple(captured(y.gather(3, self.order).flatten(1, 2)) for y in each)
 
 
 def _within(found: _Sorted, rules: Rules, rounds: int) -> MaskMod:
@@ -107,7 +107,7 @@ def _within(found: _Sorted, rules: Rules, rounds: int) -> MaskMod:
     if rules.causal:  # the keys of a bucket are sorted by position
         stop = (rank + (0 if rules.itself == "alone" else 1)).expand(stop.shape)
     stop = stop.masked_fill(rank >= found.lengths[:, None, None, None], 0)  # padding sees no key
-    start, stop = _captured(start.flatten(1, 2)), _captured(stop.flatten(1, 2))
+    start, stop = captured(start.flatten(1, 2)), captured(stop.flatten(1, 2))
     other = rules.itself == "alone" and not rules.causal
     again = None if rules.duplicates or rounds == 1 else _again_within(found, rules, rounds)
 
@@ -174,7 +174,7 @@ def _across(found: _Sorted, rules: Rules, rounds: int) -> MaskMod:
 
 def _across_rounds(found: _Sorted, rules: Rules, rounds: int) -> MaskMod:
     """Whether pairs count, across buckets, if the chunks of a query's window continue in other rounds; duplicates count."""
-    numbers = _captured(joined_chunks(found.chunks, rounds, found.order.shape[3], rules.chunk))
+    numbers = captured(joined_chunks(found.chunks, rounds, found.order.shape[3], rules.chunk))
     near, visible = _near(found.chunks * rounds, rules), _by_position(found, rules, found.order.flatten(2, 3))
 
     def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ def joined_chunks(count: Tensor, rounds: int, length: int, chunk: int) -> Tensor
 
 def _near(count: Tensor, rules: Rules) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """(batch, chunk of the query, chunk of the key) -> whether the key's chunk is in the query's window, which wraps around."""
-    ahead, width, count = rules.look_ahead, rules.look_back + rules.look_ahead, _captured(count)
+    ahead, width, count = rules.look_ahead, rules.look_back + rules.look_ahead, captured(count)
 
     def near(batch: Tensor, query: Tensor, key: Tensor) -> Tensor:
         chunks = count[batch]
@@ -211,7 +211,7 @@ def _by_position(found: _Sorted, rules: Rules, order: Tensor) -> MaskMod:
     padding = (rank >= found.lengths[:, None])[:, None]
     where = order.to(torch.int32)
     end = where + (0 if rules.itself == "alone" else 1) if rules.causal else torch.full_like(where, length)
-    where, end = _captured(where.masked_fill(padding, NEVER)), _captured(end.masked_fill(padding, 0))
+    where, end = captured(where.masked_fill(padding, NEVER)), captured(end.masked_fill(padding, 0))
     other = rules.itself == "alone" and not rules.causal
 
     def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
