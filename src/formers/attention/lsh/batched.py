@@ -39,7 +39,7 @@ def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, rea
         lists, n = block_lists(tokens, rules), queries.shape[2]
         out, lse = flex_attention(queries, keys, values, block_mask(lists, tokens.seen, n), scale)
         if dropout:
-            seeds = captured(dropout_seeds(*queries.shape[:3], q.device))
+            seeds = captured(dropout_seeds(queries.shape[0], queries.shape[1], n, q.device))
             kept = block_mask(lists, _kept(tokens.seen, seeds, dropout), n)
             out, kept_lse = flex_attention(queries, keys, values, kept, scale)
             # A query without keys has log-sums of minus infinity in both calls: their difference must not be NaN.
