@@ -135,9 +135,9 @@ def block_mask(request: Request, device: torch.device, seeds: Tensor | None = No
     band = None
     if isinstance(request.bias, ByDistance):
         band = flex_terms.band(request.bias)
-        seen = flex_terms.in_band(seen, *(number(x, device) for x in (*band, request.offset)))
+        seen = flex_terms.in_band(seen, request.bias, request.offset, device)
     if seeds is not None:
-        seen = flex_dropout.kept(seen, seeds, number(flex_dropout.threshold(request.dropout), device))
+        seen = flex_dropout.kept(seen, seeds, number("threshold", flex_dropout.threshold(request.dropout), device))
     masked = request.valid is not None or request.first is not None or seeds is not None
     ragged = keys.length > request.keys.length
     lists = block_lists(pattern, queries, keys, request.heads, device, BLOCK, band, ragged, masked)

@@ -36,10 +36,10 @@ def request_mask(request: Request, pattern: Pattern, queries: Range, keys: Range
 
     Terms by distance and dropout add masks of their own.
     """
-    first_query, first_key = number(queries.start, device), number(keys.start, device)
+    first_query, first_key = first_positions(queries, keys, device)
     seen = placed(position_mask(pattern, queries, keys, request.heads, device), first_query, first_key)
     if request.valid is None:
-        seen = before(seen, number(request.keys.length, device))
+        seen = before(seen, number("keys", request.keys.length, device))
     else:
         seen = real(seen, dynamic(F.pad(request.valid, (0, keys.length - request.keys.length)), 0, 1))
         if request.uneven:  # positions after the end of the row are not part of it
@@ -68,7 +68,7 @@ def position_mask(pattern: Pattern, queries: Range, keys: Range, heads: int, dev
         return in_order(pattern, pixel_order(pattern.grid, pattern.channels, device))
     if _is_traced(pattern, heads):
         return predicate(pattern)
-    return looked_up(_pairs(pattern, queries, keys, heads, device), number(queries.start, device), number(keys.start, device))
+    return looked_up(_pairs(pattern, queries, keys, heads, device), *first_positions(queries, keys, device))
 
 
 def heads_by_pattern(pattern: PerHead) -> tuple[tuple[Pattern, tuple[int, ...]], ...]:
@@ -212,9 +212,18 @@ def in_episode(mask: MaskMod, first: Tensor, first_key: Tensor) -> MaskMod:
     return seen
 
 
-def number(value: int, device: torch.device) -> Tensor:
-    """An integer as a tensor () int32, which a mask function captures instead of a constant."""
-    return _full(value, device) if torch.compiler.is_compiling() else _number(value, device)
+def first_positions(queries: Range, keys: Range, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The positions of the first query and of the first key."""
+    return number("first query", queries.start, device), number("first key", keys.start, device)
+
+
+def number(name: str, value: int, device: torch.device) -> Tensor:
+    """An integer as a tensor () int32, which a mask function captures instead of a constant.
+
+    Numbers of different names are different tensors, also if they are equal: torch compiles another kernel if tensors that were different
+    become one.
+    """
+    return _full(value, device) if torch.compiler.is_compiling() else _number(name, value, device)
 
 
 def _full(value: int, device: torch.device) -> Tensor:
@@ -222,7 +231,7 @@ def _full(value: int, device: torch.device) -> Tensor:
 
 
 @cached(1024)
-def _number(value: int, device: torch.device) -> Tensor:
+def _number(name: str, value: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # a tensor first made in evaluation is also used in training
         return _full(value, device)
 

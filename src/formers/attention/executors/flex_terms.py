@@ -28,8 +28,8 @@ def band(term: ByDistance) -> Band:
 def term_score(term: ByDistance, offset: int, device: torch.device) -> ScoreMod:
     """The function that adds a term to a score; `offset` is the distance from the first query back to the first key."""
     reach, fore = band(term)
-    numbers = (number(x, device) for x in (offset, fore, reach + fore - 1, term.queries.length - 1))
-    return added(dynamic(by_distance(term), 0, 2, 3), *numbers)
+    last, last_query = number("last distance", reach + fore - 1, device), number("last query", term.queries.length - 1, device)
+    return added(dynamic(by_distance(term), 0, 2, 3), number("offset", offset, device), number("fore", fore, device), last, last_query)
 
 
 def by_distance(term: ByDistance) -> Tensor:
@@ -62,8 +62,12 @@ def added(p: Tensor, offset: Tensor, fore: Tensor, last: Tensor, last_query: Ten
     return score
 
 
-def in_band(mask: MaskMod, reach: Tensor, fore: Tensor, offset: Tensor) -> MaskMod:
+def in_band(mask: MaskMod, term: ByDistance, offset: int, device: torch.device) -> MaskMod:
     """A mask with the pairs at distances that a term covers."""
+    return _in_band(mask, *(number(*x, device) for x in (("reach", band(term).reach), ("fore", band(term).fore), ("offset", offset))))
+
+
+def _in_band(mask: MaskMod, reach: Tensor, fore: Tensor, offset: Tensor) -> MaskMod:
 
     def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         x = query - key + offset
