@@ -19,6 +19,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from formers.core.content import weights_version
 
 Make = TypeVar("Make", bound=Callable[..., Any])
+_CACHES: list[Any] = []
+"""The caches of all decorated functions."""
 
 
 def cached(size: int) -> Callable[[Make], Make]:
@@ -26,6 +28,7 @@ def cached(size: int) -> Callable[[Make], Make]:
 
     def around(make: Make) -> Make:
         real = lru_cache(maxsize=size)(make)
+        _CACHES.append(real)
         fake: dict[str, Any] = {"mode": None, "make": None}
 
         @wraps(make)
@@ -40,6 +43,12 @@ def cached(size: int) -> Callable[[Make], Make]:
         return table  # type: ignore[return-value]
 
     return around
+
+
+def clear_tables() -> None:
+    """Drops all tables of `cached` functions, for example those of a device that is gone."""
+    for cache in _CACHES:
+        cache.cache_clear()
 
 
 ROWS = 256
