@@ -23,7 +23,6 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 from accelerator import flex_equation
 from formers.attention.executors.flex_kernel import ScoreMod, use_kernel
 from formers.core.devices import Capabilities, assume_capabilities
-from formers.core.tables import clear_tables
 
 NAME = "testgpu"
 WAITS = {
@@ -382,7 +381,6 @@ def use_test_device(float64: bool = True, flex: bool = True, shapes_only: bool =
             yield DEVICE.counts
     finally:
         DEVICE.on = False
-        clear_tables()  # tables of a device with shapes only have no values
 
 
 _LIBRARIES: list[Any] = []

@@ -62,9 +62,8 @@ def test_dropout_with_a_term_by_distance(kernel: Kernel | None) -> None:
     term_q, table = (torch.randn(2, 2, s, WIDTH, dtype=torch.float64, requires_grad=True) for s in (queries.length, 9))
     term = ByDistance(term_q, table[0], None, queries, keys)
     request = Request(Local(window=8), queries, keys, 2, 0.3, None, term, RATE)
-    with cpu_gradients():
-        with forced() if kernel is None else forced(kernel):
-            equals_the_equation(request, inputs(2, queries.length, keys.length), [term_q, table])
+    with cpu_gradients(), forced() if kernel is None else forced(kernel):
+        equals_the_equation(request, inputs(2, queries.length, keys.length), [term_q, table])
 
 
 def test_pairs_are_kept_independently_at_the_rate() -> None:

@@ -16,7 +16,20 @@ from formers.attention.executors.flex_kernel import CompiledKernel
 from formers.attention.request import Request
 from formers.core import Range
 from formers.patterns import (
-    BigBird, Blocks, Causal, Column, Fixed, Full, Globals, Intersection, Local, LocalGrid, OrderedGrid, Pattern, PerHead, Strided,
+    BigBird,
+    Blocks,
+    Causal,
+    Column,
+    Fixed,
+    Full,
+    Globals,
+    Intersection,
+    Local,
+    LocalGrid,
+    OrderedGrid,
+    Pattern,
+    PerHead,
+    Strided,
     Summary,
 )  # fmt: skip
 from formers.score import ByDistance
@@ -84,7 +97,10 @@ def agrees(request: Request, qkv: list[Tensor], learning: bool, checked: bool) -
             close(one, other)
 
 
-@sweep(("pattern", "padded"), [(Local(window=20), True), (BigBird(block=8, window=1), True), (PerHead(Local(window=9), Column(stride=5)), False)])
+@sweep(
+    ("pattern", "padded"),
+    [(Local(window=20), True), (BigBird(block=8, window=1), True), (PerHead(Local(window=9), Column(stride=5)), False)],
+)
 def test_a_pattern_has_few_graphs(pattern: Pattern, padded: bool) -> None:
     assert graphs(pattern, 6, True, padded, 2) <= MOST
     assert graphs(pattern, 6, False, padded, 2) <= MOST

@@ -148,7 +148,9 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str = "auto") ->
         try:
             return EXECUTORS[choose(request, q, k, v, how).name].run(q, k, v, request)
         except KernelRefused as refusal:
-            raise FormersError(f"how={how!r} cannot do this because torch refused to compile its kernel ({refusal}): use how='auto'.") from refusal
+            raise FormersError(
+                f"how={how!r} cannot do this because torch refused to compile its kernel ({refusal}): use how='auto'."
+            ) from refusal
     asked = signature(request, q, k, v)
     name = _CHOSEN.get(asked)
     if name is None:
@@ -177,8 +179,8 @@ def signature(request: Request, q: Tensor, k: Tensor, v: Tensor) -> tuple[object
     else:
         where = queries, keys
     return (
-        request.pattern, where, request.heads, q.shape, v.shape[3], q.dtype, q.device, capabilities(q.device), request.valid is None, type(request.bias),
-        request.dropout > 0, request.first is None,
+        request.pattern, where, request.heads, q.shape, v.shape[3], q.dtype, q.device, capabilities(q.device), request.valid is None,
+        type(request.bias), request.dropout > 0, request.first is None,
         torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad), *EXECUTORS,
     )  # fmt: skip
 

@@ -19,8 +19,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from formers.core.content import weights_version
 
 Make = TypeVar("Make", bound=Callable[..., Any])
-_CACHES: list[Any] = []
-"""The caches of all decorated functions."""
 
 
 def cached(size: int) -> Callable[[Make], Make]:
@@ -28,7 +26,6 @@ def cached(size: int) -> Callable[[Make], Make]:
 
     def around(make: Make) -> Make:
         real = lru_cache(maxsize=size)(make)
-        _CACHES.append(real)
         fake: dict[str, Any] = {"mode": None, "make": None}
 
         @wraps(make)
@@ -43,12 +40,6 @@ def cached(size: int) -> Callable[[Make], Make]:
         return table  # type: ignore[return-value]
 
     return around
-
-
-def clear_tables() -> None:
-    """Drops all tables of `cached` functions, for example those of a device that is gone."""
-    for cache in _CACHES:
-        cache.cache_clear()
 
 
 ROWS = 256

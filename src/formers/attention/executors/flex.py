@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from formers.attention.executors import flex_dropout, flex_terms
-from formers.attention.executors.flex_kernel import KERNELS, KernelRefused, flex_attention
+from formers.attention.executors.flex_kernel import KERNELS, KernelRefused, flex_attention, flex_output
 from formers.attention.executors.flex_lists import block_lists
 from formers.attention.executors.flex_masks import number, request_mask
 from formers.attention.executors.sdpa import is_plainly_causal
@@ -103,8 +103,12 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     if keys.length > k.shape[2]:
         k, v = (F.pad(x, (0, 0, 0, keys.length - x.shape[2])) for x in (k, v))
     score = flex_terms.term_score(request.bias, request.offset, q.device) if isinstance(request.bias, ByDistance) else None
+    mask = block_mask(request, q.device)
     try:
-        out, lse = flex_attention(q, k, v, block_mask(request, q.device), request.scale, score)
+        if score is None and not request.dropout:
+            out = flex_output(q, k, v, mask, request.scale)
+        else:
+            out, lse = flex_attention(q, k, v, mask, request.scale, score)
         if request.dropout:
             seeds = flex_dropout.draw_seeds(len(q), request.heads, queries.length, q.device)
             some, log_kept = flex_attention(q, k, v, block_mask(request, q.device, seeds), request.scale, score)
@@ -141,7 +145,8 @@ def block_mask(request: Request, device: torch.device, seeds: Tensor | None = No
     masked = request.valid is not None or request.first is not None or seeds is not None
     ragged = keys.length > request.keys.length
     lists = block_lists(pattern, queries, keys, request.heads, device, BLOCK, band, ragged, masked)
-    return BlockMask((queries.length, keys.length), *lists, (BLOCK, BLOCK), seen)  # type: ignore[arg-type]
+    make: Any = BlockMask
+    return make((queries.length, keys.length), *lists, (BLOCK, BLOCK), seen)
 
 
 def _kind(request: Request, q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:

@@ -58,6 +58,13 @@ def flex_attention(
     return KERNELS.get(q.device.type, compiled)(q, k, v, block_mask, scale, score_mod)
 
 
+def flex_output(q: Tensor, k: Tensor, v: Tensor, block_mask: Any, scale: float) -> Tensor:
+    """Attention (batch, heads, queries, value_dim) without its log-sums, which torch's kernels for a CPU do not compute."""
+    if q.device.type in KERNELS or not on_host(q):
+        return flex_attention(q, k, v, block_mask, scale)[0]
+    return compiled.output(q, k, v, block_mask, scale)
+
+
 @contextmanager
 def use_kernel(device_type: str, kernel: Kernel) -> Iterator[None]:
     """A context in which a type of device uses another kernel."""
@@ -73,8 +80,8 @@ def use_kernel(device_type: str, kernel: Kernel) -> Iterator[None]:
 
 
 def dynamic(x: Tensor, *dims: int) -> Tensor:
-    """x itself, with dimensions whose size is left open when a kernel is compiled for it."""
-    if not torch.compiler.is_compiling():
+    """x itself, with dimensions whose size is left open when a kernel is compiled for it off the host."""
+    if not torch.compiler.is_compiling() and not on_host(x):
         torch._dynamo.maybe_mark_dynamic(x, list(dims))
     return x
 
@@ -88,30 +95,34 @@ class CompiledKernel:
     @cached_property
     def compiled(self) -> Any:
         """The compiled FlexAttention: without compilation it would compute the full matrix of scores."""
-        return torch.compile(
-            _from_lists, fullgraph=True, backend=self.backend, recompile_limit=MOST_KERNELS, isolate_recompiles=True
-        )  # fmt: skip
+        make: Any = torch.compile  # torch's annotations lack two of its arguments
+        return make(_from_lists, fullgraph=True, backend=self.backend, recompile_limit=MOST_KERNELS, isolate_recompiles=True)
 
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, block_mask: Any, scale: float, score_mod: ScoreMod | None
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, block_mask: Any, scale: float, score_mod: ScoreMod | None) -> tuple[Tensor, Tensor]:
         if torch.compiler.is_compiling():
-            return _attention(q, k, v, block_mask, scale, score_mod)
+            return _attention(q, k, v, block_mask, scale, score_mod, True)
+        found: tuple[Tensor, Tensor] = self._run(q, k, v, block_mask, scale, score_mod, True)
+        return found
+
+    def output(self, q: Tensor, k: Tensor, v: Tensor, block_mask: Any, scale: float) -> Tensor:
+        """Attention without its log-sums."""
+        found: Tensor = self._run(q, k, v, block_mask, scale, None, False)
+        return found
+
+    def _run(self, q: Tensor, k: Tensor, v: Tensor, block_mask: Any, scale: float, score_mod: ScoreMod | None, sums: bool) -> Any:
         lists = tuple(getattr(block_mask, name) for name in LISTS)
-        if not on_host(q):
-            for x in (q, k, v):
-                dynamic(x, 0, 2)
-            for x in lists:
-                if x is not None:
-                    dynamic(x, 0, *range(2, x.dim()))
+        for x in (q, k, v):
+            dynamic(x, 0, 2)
+        for x in lists:
+            if x is not None:
+                dynamic(x, 0, *range(2, x.dim()))
         with _compiling():
             try:
-                found: tuple[Tensor, Tensor] = self.compiled(q, k, v, lists, block_mask.BLOCK_SIZE, block_mask.mask_mod, scale, score_mod)
+                return self.compiled(q, k, v, lists, block_mask.BLOCK_SIZE, block_mask.mask_mod, scale, score_mod, sums)
             except Exception as error:
                 if not is_refusal(error):
                     raise
                 raise KernelRefused(_first_line(error)) from error
-        return found
 
 
 compiled = CompiledKernel()
@@ -132,7 +143,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """A context in which integers are constants of the kernel, and both passes are compiled in the first, where a refusal can be handled."""
+    """A context in which integers are constants, and both passes are compiled in the first, where a refusal can be handled."""
     static: AbstractContextManager[Any] = torch._dynamo.config.patch(automatic_dynamic_shapes=False)
     early: AbstractContextManager[Any] = torch._functorch.config.patch(force_non_lazy_backward_lowering=True)
     with static, early, warnings.catch_warnings():
@@ -142,18 +153,24 @@ def _compiling() -> Iterator[None]:
 
 def _from_lists(
     q: Tensor, k: Tensor, v: Tensor, lists: tuple[Tensor | None, ...], size: tuple[int, int], mask_mod: MaskMod, scale: float,
-    score_mod: ScoreMod | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    score_mod: ScoreMod | None, sums: bool,
+) -> Any:  # fmt: skip
     from torch.nn.attention.flex_attention import BlockMask
 
     # The block mask is made here, so that its lengths are the dynamic lengths of q and k, and not integers that would be constants.
-    mask: Any = BlockMask((q.shape[2], k.shape[2]), *lists, size, mask_mod)  # type: ignore[arg-type]
-    return _attention(q, k, v, mask, scale, score_mod)
+    make: Any = BlockMask
+    mask = make((q.shape[2], k.shape[2]), *lists, size, mask_mod)
+    return _attention(q, k, v, mask, scale, score_mod, sums)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any, scale: float, score_mod: ScoreMod | None) -> tuple[Tensor, Tensor]:
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, block_mask: Any, scale: float, score_mod: ScoreMod | None, sums: bool
+) -> Any:  # fmt: skip
+    """Attention, and its log-sums if `sums`."""
     from torch.nn.attention.flex_attention import AuxRequest
     from torch.nn.attention.flex_attention import flex_attention as attention
 
+    if not sums:
+        return attention(q, k, v, score_mod=score_mod, block_mask=block_mask, scale=scale)
     found: Any = attention(q, k, v, score_mod=score_mod, block_mask=block_mask, scale=scale, return_aux=AuxRequest(lse=True))
     return found[0], found[1].lse

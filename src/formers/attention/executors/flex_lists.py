@@ -53,7 +53,15 @@ Numbers are (batch or 1, heads or 1, blocks), indices (batch or 1, heads or 1, b
 
 
 def block_lists(
-    pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, size: int, band: Band | None, ragged: bool, masked: bool
+    pattern: Pattern,
+    queries: Range,
+    keys: Range,
+    heads: int,
+    device: torch.device,
+    size: int,
+    band: Band | None,
+    ragged: bool,
+    masked: bool,
 ) -> Lists:
     """The lists of a pattern over whole blocks of `size` positions.
 
@@ -75,7 +83,15 @@ def _by_distance(pattern: Pattern) -> bool:
 
 
 def _lists(
-    pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, size: int, band: Band | None, ragged: bool, masked: bool
+    pattern: Pattern,
+    queries: Range,
+    keys: Range,
+    heads: int,
+    device: torch.device,
+    size: int,
+    band: Band | None,
+    ragged: bool,
+    masked: bool,
 ) -> Lists:
     some, every = marks(pattern, queries, keys, heads, device, size)
     if band is not None:
@@ -91,7 +107,15 @@ def _lists(
 
 @cached(64)
 def _cached_lists(
-    pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, size: int, band: Band | None, ragged: bool, masked: bool
+    pattern: Pattern,
+    queries: Range,
+    keys: Range,
+    heads: int,
+    device: torch.device,
+    size: int,
+    band: Band | None,
+    ragged: bool,
+    masked: bool,
 ) -> Lists:
     with torch.inference_mode(False):  # lists first computed in evaluation are also used in training
         return _lists(pattern, queries, keys, heads, device, size, band, ragged, masked)

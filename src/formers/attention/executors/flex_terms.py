@@ -68,7 +68,6 @@ def in_band(mask: MaskMod, term: ByDistance, offset: int, device: torch.device) 
 
 
 def _in_band(mask: MaskMod, reach: Tensor, fore: Tensor, offset: Tensor) -> MaskMod:
-
     def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         x = query - key + offset
         return mask(batch, head, query, key) & (x < reach) & (x + fore >= 0)
