@@ -98,9 +98,9 @@ def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | N
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by the kernel that torch compiles for the pattern."""
     n, queries, keys = q.shape[2], *_padded(request)
-    if queries.length > n:
+    if _maybe(queries.length > n):
         q = F.pad(q, (0, 0, 0, queries.length - n))
-    if keys.length > k.shape[2]:
+    if _maybe(keys.length > k.shape[2]):
         k, v = (F.pad(x, (0, 0, 0, keys.length - x.shape[2])) for x in (k, v))
     score = flex_terms.term_score(request.bias, request.offset, q.device) if isinstance(request.bias, ByDistance) else None
     mask = block_mask(request, q.device)
@@ -116,7 +116,12 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     except KernelRefused as refusal:
         _remember(_kind(request, q, k, v), str(refusal))
         raise
-    return out[:, :, :n] if queries.length > n else out
+    return out[:, :, :n] if _maybe(queries.length > n) else out
+
+
+def _maybe(true: bool) -> bool:
+    """A condition on lengths; True under torch.compile, which would compile a graph for either value."""
+    return torch.compiler.is_compiling() or true
 
 
 def _padded(request: Request) -> tuple[Range, Range]:
@@ -143,7 +148,7 @@ def block_mask(request: Request, device: torch.device, seeds: Tensor | None = No
     if seeds is not None:
         seen = flex_dropout.kept(seen, seeds, number("threshold", flex_dropout.threshold(request.dropout), device))
     masked = request.valid is not None or request.first is not None or seeds is not None
-    ragged = keys.length > request.keys.length
+    ragged = _maybe(keys.length > request.keys.length)
     lists = block_lists(pattern, queries, keys, request.heads, device, BLOCK, band, ragged, masked)
     make: Any = BlockMask
     return make((queries.length, keys.length), *lists, (BLOCK, BLOCK), seen)
