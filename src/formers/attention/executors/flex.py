@@ -64,7 +64,8 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
         return f"the pattern's table of blocks would be larger than {LARGEST_TABLE >> 20} MiB"
     if torch.compiler.is_compiling():
         return None
-    return _REFUSED.get(_kind(request, q, k, v))
+    why = _REFUSED.get(_kind(request, q, k, v))
+    return None if why is None else f"torch refused to compile its kernel ({why})"
 
 
 def _unsupported_on_cpu(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -167,4 +168,4 @@ def _remember(kind: tuple[object, ...], why: str) -> None:
     """Records a refusal, so that the kernel is not tried again; logs each reason once."""
     if why not in _REFUSED.values():
         log.warning("FlexAttention cannot compile a kernel, and another executor computes such attention: %s", why)
-    _REFUSED[kind] = f"torch refused to compile its kernel ({why})"
+    _REFUSED[kind] = why

@@ -137,8 +137,10 @@ def is_refusal(error: Exception) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
+    """The class of an error, or of the error inside it, and the first line of its text."""
+    inner = getattr(error, "inner_exception", error)
+    lines = str(inner).strip().splitlines()
+    return f"{type(inner).__name__}: {lines[0] if lines else ''}".rstrip(": .")
 
 
 @contextmanager

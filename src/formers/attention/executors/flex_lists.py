@@ -172,6 +172,10 @@ def _overlaps(positions: Range, block: int, blocks: int, size: int, device: torc
 
 @cached(64)
 def _scanned(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, size: int) -> Marks:
+    return _scan(pattern, queries, keys, heads, device, size)
+
+
+def _scan(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, size: int) -> Marks:
     """The visible blocks, by evaluating every pair, one row of blocks at a time."""
     some, every = [], []
     with torch.inference_mode(False):
