@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from formers.attention.executors import flex_dropout, flex_terms
-from formers.attention.executors.flex_kernel import KERNELS, KernelRefused, flex_attention, flex_output
-from formers.attention.executors.flex_lists import block_lists
-from formers.attention.executors.flex_masks import number, request_mask
+from formers.attention.executors.flex_kernel import KERNELS, LISTS, KernelRefused, MaskMod, flex_attention, flex_output
+from formers.attention.executors.flex_lengths import by_row, known_by_length
+from formers.attention.executors.flex_lists import Band, Lists, block_lists, listed
+from formers.attention.executors.flex_masks import number, position_mask, request_mask
 from formers.attention.executors.sdpa import is_plainly_causal
 from formers.attention.request import Request
 from formers.core import Range
@@ -60,6 +61,8 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
         return _unsupported_on_cpu(request, q, k, v)
     if min(q.shape[3], v.shape[3]) < NARROWEST:
         return f"heads are narrower than {NARROWEST}, for which FlexAttention has no kernel"
+    if request.uneven and not known_by_length(request.pattern):
+        return "rows have different lengths, and the pattern depends on the length"
     if request.heads * _table_blocks(request.pattern, request.keys.stop) ** 2 * (len(q) if request.uneven else 1) > LARGEST_TABLE:
         return f"the pattern's table of blocks would be larger than {LARGEST_TABLE >> 20} MiB"
     if torch.compiler.is_compiling():
@@ -69,6 +72,10 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
 
 
 def _unsupported_on_cpu(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    if request.first is not None:
+        return "rows contain several episodes"
+    if request.uneven:
+        return "rows have different lengths, and the pattern depends on the length"
     if request.dropout:
         return "FlexAttention does not support dropout on a CPU"
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
@@ -112,7 +119,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
             out, lse = flex_attention(q, k, v, mask, request.scale, score)
         if request.dropout:
             seeds = flex_dropout.draw_seeds(len(q), request.heads, queries.length, q.device)
-            some, log_kept = flex_attention(q, k, v, block_mask(request, q.device, seeds), request.scale, score)
+            some, log_kept = flex_attention(q, k, v, kept_mask(mask, request, seeds), request.scale, score)
             out = flex_dropout.combined(some, log_kept, lse, request.dropout)
     except KernelRefused as refusal:
         _remember(_kind(request, q, k, v), str(refusal))
@@ -133,26 +140,44 @@ def _padded(request: Request) -> tuple[Range, Range]:
     return queries, keys
 
 
-def block_mask(request: Request, device: torch.device, seeds: Tensor | None = None) -> Any:
-    """The request's mask for FlexAttention: blocks, and the mask function for partly visible ones; with seeds, of kept pairs only."""
+def block_mask(request: Request, device: torch.device) -> Any:
+    """The request's mask for FlexAttention: blocks, and the mask function for partly visible ones."""
+    queries, keys = _padded(request)
+    band = flex_terms.band(request.bias) if isinstance(request.bias, ByDistance) else None
+    if request.uneven:
+        mask, found = by_row(request.pattern, request.ends(), queries, keys, request.heads, device, BLOCK)
+        lists = listed(found if band is None else found.within(band.marks(queries, keys, BLOCK, device)), False, True)
+    else:
+        mask = position_mask(request.pattern.of(request.keys.stop), queries, keys, request.heads, device)
+        lists = _lists(request, band, request.valid is not None or request.first is not None, device)
+    seen = request_mask(request, mask, queries, keys, device)
+    if isinstance(request.bias, ByDistance):
+        seen = flex_terms.in_band(seen, request.bias, request.offset, device)
+    return _block_mask(queries, keys, lists, seen)
+
+
+def _lists(request: Request, band: Band | None, masked: bool, device: torch.device) -> Lists:
+    queries, keys = _padded(request)
+    ragged = _maybe(keys.length > request.keys.length)
+    return block_lists(request.pattern.of(request.keys.stop), queries, keys, request.heads, device, BLOCK, band, ragged, masked)
+
+
+def _block_mask(queries: Range, keys: Range, lists: Lists, seen: MaskMod) -> Any:
     from torch.nn.attention.flex_attention import BlockMask
 
-    queries, keys = _padded(request)
-    assert isinstance(request.keys, Range)
-    uneven = request.uneven
-    pattern = request.pattern.of(request.ends()[:, None, None, None] if uneven else request.keys.stop)
-    seen = request_mask(request, pattern, queries, keys, device)
-    band = None
-    if isinstance(request.bias, ByDistance):
-        band = flex_terms.band(request.bias)
-        seen = flex_terms.in_band(seen, request.bias, request.offset, device)
-    if seeds is not None:
-        seen = flex_dropout.kept(seen, seeds, number("threshold", flex_dropout.threshold(request.dropout), device))
-    masked = request.valid is not None or request.first is not None or seeds is not None
-    ragged = _maybe(keys.length > request.keys.length)
-    lists = block_lists(pattern, queries, keys, request.heads, device, BLOCK, band, ragged, masked)
     make: Any = BlockMask
     return make((queries.length, keys.length), *lists, (BLOCK, BLOCK), seen)
+
+
+def kept_mask(mask: Any, request: Request, seeds: Tensor) -> Any:
+    """The part of a request's mask that dropout keeps."""
+    queries, keys = _padded(request)
+    lists = tuple(getattr(mask, name) for name in LISTS)
+    if mask.full_kv_indices is not None:  # dropout applies to every pair: no block is wholly visible
+        band = flex_terms.band(request.bias) if isinstance(request.bias, ByDistance) else None
+        lists = _lists(request, band, True, seeds.device)
+    threshold = number("threshold", flex_dropout.threshold(request.dropout), seeds.device)
+    return _block_mask(queries, keys, lists, flex_dropout.kept(mask.mask_mod, seeds, threshold))
 
 
 def _kind(request: Request, q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from formers.attention.executors.flex_masks import block_table, has_tensors, heads_by_pattern
+from formers.attention.executors.flex_masks import block_table, heads_by_pattern
 from formers.attention.executors.handles import HandleTable
 from formers.attention.request import allowed_pairs
 from formers.core import Range
@@ -30,6 +30,10 @@ class Marks(NamedTuple):
     every: Tensor
     """Only blocks with nothing but allowed pairs."""
 
+    def within(self, others: Marks) -> Marks:
+        """The blocks of the pairs that are allowed in both."""
+        return Marks(self.some & others.some, self.every & others.every)
+
 
 class Band(NamedTuple):
     """The distances i-j that a term of the scores covers: -fore <= i-j < reach."""
@@ -45,10 +49,11 @@ class Band(NamedTuple):
         return Marks((least < self.reach) & (most >= -self.fore), (most < self.reach) & (least >= -self.fore))
 
 
-Lists = tuple[Tensor, ...]
+Lists = tuple[Tensor | None, ...]
 """Numbers and indices of blocks: of keys partly visible, of keys wholly visible, of queries partly, of queries wholly.
 
-Numbers are (batch or 1, heads or 1, blocks), indices (batch or 1, heads or 1, blocks, blocks), the listed ones first.
+Numbers are (batch or 1, heads or 1, blocks), indices (batch or 1, heads or 1, blocks, blocks), the listed ones first. None: no block is
+wholly visible.
 """
 
 
@@ -68,7 +73,7 @@ def block_lists(
     If the last block of keys is `ragged`, it contains padding. If other masks apply to every pair (`masked`), no block is wholly visible.
     """
     asked = pattern, *_shifted(pattern, queries, keys), heads, device, size, band, ragged, masked
-    return _lists(*asked) if torch.compiler.is_compiling() or has_tensors(pattern) else _cached_lists(*asked)
+    return _lists(*asked) if torch.compiler.is_compiling() else _cached_lists(*asked)
 
 
 def _shifted(pattern: Pattern, queries: Range, keys: Range) -> tuple[Range, Range]:
@@ -93,14 +98,18 @@ def _lists(
     ragged: bool,
     masked: bool,
 ) -> Lists:
-    some, every = marks(pattern, queries, keys, heads, device, size)
-    if band is not None:
-        near = band.marks(queries, keys, size, device)
-        some, every = some & near.some, every & near.every
+    found = marks(pattern, queries, keys, heads, device, size)
+    return listed(found if band is None else found.within(band.marks(queries, keys, size, device)), ragged, masked)
+
+
+def listed(found: Marks, ragged: bool, masked: bool) -> Lists:
+    """The lists of visible blocks; `ragged` and `masked` as in `block_lists`."""
+    some, every = found
     if masked:
-        every = torch.zeros_like(every)
-    elif ragged:
-        every = every & (torch.arange(size, keys.length + size, size, device=device) < keys.length)
+        return *_listed(some), None, None, *_listed(some.mT), None, None
+    if ragged:
+        blocks = every.shape[-1]
+        every = every & (torch.arange(blocks, device=every.device) < blocks - 1)
     some = some & ~every
     return *_listed(some), *_listed(every), *_listed(some.mT), *_listed(every.mT)
 
@@ -148,7 +157,7 @@ def marks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: tor
     if isinstance(pattern, Union):
         return Marks(first.some | second.some, first.every | second.every)
     assert isinstance(pattern, Intersection)
-    return Marks(first.some & second.some, first.every & second.every)
+    return first.within(second)
 
 
 def _has_tables(pattern: Pattern) -> bool:

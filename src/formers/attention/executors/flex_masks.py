@@ -31,13 +31,13 @@ PositionMask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch, head, i, j) -> whether the query at position i sees the key at position j."""
 
 
-def request_mask(request: Request, pattern: Pattern, queries: Range, keys: Range, device: torch.device) -> MaskMod:
-    """The mask of a request by indices, for `queries` and `keys` that are the request's, padded; `pattern` is bound to their lengths.
+def request_mask(request: Request, mask: PositionMask, queries: Range, keys: Range, device: torch.device) -> MaskMod:
+    """The mask of a request by indices; `mask` is that of its pattern, `queries` and `keys` are the request's, padded.
 
     Terms by distance and dropout add masks of their own.
     """
     first_query, first_key = first_positions(queries, keys, device)
-    seen = placed(position_mask(pattern, queries, keys, request.heads, device), first_query, first_key)
+    seen = placed(mask, first_query, first_key)
     if request.valid is None:
         seen = before(seen, number("keys", request.keys.length, device))
     else:
