@@ -67,6 +67,17 @@ def test_patterns_need_few_launches(pattern: Pattern, dropout: float) -> None:
         assert launches(counts, *plain(pattern, 4, 4, 520, dropout)) == few
 
 
+def test_rows_of_different_lengths_need_few_launches() -> None:
+    """Their tables are made once for all lengths."""
+    with use_test_device(shapes_only=True) as counts:
+        found = []
+        for rows in (2, 4):
+            request, qkv = plain(BigBird(block=64), rows, rows, 520, 0.1)
+            valid = torch.ones(rows, 520, dtype=torch.bool).to(qkv[0].device)
+            found.append(launches(counts, request._replace(pattern=BigBird(block=64), valid=valid), qkv))
+        assert found[0] == found[1] <= MOST, str(counts)
+
+
 @pytest.mark.slow
 def test_relative_scores_of_a_long_segment() -> None:
     with use_test_device(shapes_only=True) as counts:

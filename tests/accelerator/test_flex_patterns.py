@@ -8,7 +8,7 @@ from torch import Tensor
 
 from accelerator.forced import BLOCK, cpu_gradients, equals_dense, forced, inputs
 from contracts.specimens import patterns
-from formers.attention.executors import flex
+from formers.attention.executors import flex, flex_lengths
 from formers.attention.executors.flex_kernel import CompiledKernel
 from formers.attention.executors.flex_lists import Band, block_lists
 from formers.attention.request import Request
@@ -125,6 +125,27 @@ def test_lists_are_computed_once_for_all_lengths_of_the_same_blocks() -> None:
         assert one.kv_indices is not longer.kv_indices
         segment = flex.block_mask(Request(Strided(stride=3), Range(80, 17), Range(80, 17), 2, 1.0), CPU)
         assert segment.kv_indices is one.kv_indices, "segments of a long text share their lists"
+
+
+@sweep("pattern", [BigBird(block=4, window=1), BigBird(block=4, window=1) | BigBird(block=3, window=1, global_blocks=1)])
+@sweep("largest", [flex_lengths.LARGEST, 0])
+def test_rows_of_different_lengths(pattern: Pattern, largest: int) -> None:
+    """With tables of all lengths, and where these would be too large, or their blocks differ, with tables of the rows."""
+    n = 3 * BLOCK + 2
+    mask = torch.arange(n) < torch.tensor([[n], [9], [0], [1], [2 * BLOCK]])
+    with forced(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flex_lengths, "LARGEST", largest)
+        equals_dense(asked(pattern, n, mask), inputs(2, n, batch=5))
+
+
+def test_an_unknown_pattern_that_depends_on_the_length_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = inputs(2, BLOCK)
+    request = Request(BigBird(block=2), Range(0, BLOCK), Range(0, BLOCK), 2, 0.3, torch.ones(2, BLOCK, dtype=torch.bool))
+    with forced():
+        assert flex.unsupported(request, q, k, v) is None
+        monkeypatch.setattr(flex_lengths, "BigBird", Local)  # the pattern is not one with tables
+        assert "rows have different lengths" in str(flex.unsupported(request, q, k, v))
+        assert flex.unsupported(request._replace(valid=None), q, k, v) is None
 
 
 @pytest.mark.parametrize("heads", [2, 4])

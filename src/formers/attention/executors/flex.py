@@ -144,13 +144,14 @@ def block_mask(request: Request, device: torch.device) -> Any:
     """The request's mask for FlexAttention: blocks, and the mask function for partly visible ones."""
     queries, keys = _padded(request)
     band = flex_terms.band(request.bias) if isinstance(request.bias, ByDistance) else None
-    if request.uneven:
-        mask, found = by_row(request.pattern, request.ends(), queries, keys, request.heads, device, BLOCK)
+    ends = request.ends() if request.uneven else None
+    if ends is not None:
+        mask, found = by_row(request.pattern, ends, queries, keys, request.heads, device, BLOCK)
         lists = listed(found if band is None else found.within(band.marks(queries, keys, BLOCK, device)), False, True)
     else:
         mask = position_mask(request.pattern.of(request.keys.stop), queries, keys, request.heads, device)
         lists = _lists(request, band, request.valid is not None or request.first is not None, device)
-    seen = request_mask(request, mask, queries, keys, device)
+    seen = request_mask(request, mask, queries, keys, ends, device)
     if isinstance(request.bias, ByDistance):
         seen = flex_terms.in_band(seen, request.bias, request.offset, device)
     return _block_mask(queries, keys, lists, seen)

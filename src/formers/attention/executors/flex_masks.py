@@ -31,10 +31,10 @@ PositionMask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch, head, i, j) -> whether the query at position i sees the key at position j."""
 
 
-def request_mask(request: Request, mask: PositionMask, queries: Range, keys: Range, device: torch.device) -> MaskMod:
+def request_mask(request: Request, mask: PositionMask, queries: Range, keys: Range, ends: Tensor | None, device: torch.device) -> MaskMod:
     """The mask of a request by indices; `mask` is that of its pattern, `queries` and `keys` are the request's, padded.
 
-    Terms by distance and dropout add masks of their own.
+    ends (batch,): where rows end, if the pattern depends on it. Terms by distance and dropout add masks of their own.
     """
     first_query, first_key = first_positions(queries, keys, device)
     seen = placed(mask, first_query, first_key)
@@ -42,8 +42,8 @@ def request_mask(request: Request, mask: PositionMask, queries: Range, keys: Ran
         seen = before(seen, number("keys", request.keys.length, device))
     else:
         seen = real(seen, dynamic(F.pad(request.valid, (0, keys.length - request.keys.length)), 0, 1))
-        if request.uneven:  # positions after the end of the row are not part of it
-            seen = ended(seen, dynamic(request.ends().to(torch.int32), 0), first_query)
+        if ends is not None:  # positions after the end of the row are not part of it
+            seen = ended(seen, dynamic(ends.to(torch.int32), 0), first_query)
     if request.first is not None:
         first = F.pad(request.first.to(torch.int32), (0, queries.length - request.queries.length))
         seen = in_episode(seen, dynamic(first, 0, 1), first_key)
