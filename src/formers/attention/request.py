@@ -52,6 +52,13 @@ class Request(NamedTuple):
             return self.pattern.covers(self.queries, self.keys) and self.pattern.covers(self.queries, self.keys.near)
         return self.pattern.covers(self.queries, self.keys)
 
+    @property
+    def offset(self) -> int:
+        """The distance from the first query back to the first key, for contiguous positions."""
+        assert isinstance(self.queries, Range)
+        assert isinstance(self.keys, Range)
+        return self.queries.start - self.keys.start
+
     def added(self, dtype: torch.dtype, allowed: Tensor | None = None) -> Tensor | None:
         """The term added to the scores, as a tensor; minus infinity where `allowed` is False."""
         if isinstance(self.bias, ByDistance):

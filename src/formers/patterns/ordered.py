@@ -24,6 +24,8 @@ from formers.patterns.base import Integer, Pattern
 from formers.patterns.grid import LocalGrid
 from formers.patterns.plan import GROUP, Numbers, Piece, Plan, Round, SelectedPositions
 
+CPU = torch.device("cpu")
+
 
 class OrderedGrid(Pattern):
     """The pattern LocalGrid over positions in the generation order of its image; `channels` cells per pixel."""
@@ -60,9 +62,9 @@ class OrderedGrid(Pattern):
     def _pixel(self, t: Integer) -> Integer:
         """The row-major index of the pixel at a position; -1 if the position is outside the image."""
         if isinstance(t, Tensor):
-            order = _pixels(self.grid, self.channels).to(t.device)
+            order = pixel_order(self.grid, self.channels, t.device)
             return torch.where((t >= 0) & (t < self.max_length), order[t.clamp(0, self.max_length - 1)], -1)
-        return int(_pixels(self.grid, self.channels)[t]) if 0 <= t < self.max_length else -1
+        return int(pixel_order(self.grid, self.channels, CPU)[t]) if 0 <= t < self.max_length else -1
 
     @property
     def reach(self) -> int:
@@ -83,10 +85,10 @@ class OrderedGrid(Pattern):
 
 
 @cached(32)
-def _pixels(grid: LocalGrid, channels: int) -> Tensor:
-    """The row-major index of the pixel of every position (cells,)."""
+def pixel_order(grid: LocalGrid, channels: int, device: torch.device) -> Tensor:
+    """The row-major index of the pixel of every position, (cells,) on a device."""
     with torch.inference_mode(False):
-        return OrderedGrid(grid=grid, channels=channels).raster.order() // channels
+        return (OrderedGrid(grid=grid, channels=channels).raster.order() // channels).to(device)
 
 
 @lru_cache(maxsize=16)
