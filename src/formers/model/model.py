@@ -6,6 +6,7 @@ the same result as one pass over all of them; it is computed if a state is given
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,24 @@ class Model(nn.Module):
         for module in self.modules():
             if isinstance(module, DepthModule):
                 module.checkpointing = on
+
+    def check_ids(self, batch: Mapping[str, Tensor]) -> None:
+        """Raises FormersError for token ids, labels and targets of a batch that are out of range; batch: arguments of `forward`.
+
+        It reads values, so it is called on the host, before the batch is copied to a device: there a forward pass checks them only with
+        FORMERS_DEBUG=1.
+        """
+        for name, module in self._embeddings().items():
+            if name in batch:
+                module.check_ids(batch[name])
+        if self.label_embedding is not None and batch.get("label") is not None:
+            self.label_embedding.check_ids(batch["label"])
+        if "targets" in batch:
+            self.head.check_ids(batch["targets"], batch.get("mask"))
+
+    def _embeddings(self) -> dict[str, InputModule]:
+        """The embedding of each argument with token ids."""
+        return {"tokens": self.embedding}
 
     def save_pretrained(self, path: str | Path) -> None:
         """Writes config.json, model.safetensors and their manifest into the folder `path`, without what only training needs.
