@@ -131,8 +131,8 @@ class Items(PonderMetrics):
     def watch(self) -> Watch:
         return Watch(only=(STEPS, REMAINDER, *([HALTING] if self.every_step else [])))
 
-    def update(self, batch: Mapping[str, Tensor], out: Output, watch: Watch) -> None:
-        super().update(batch, out, watch)
+    def update(self, batch: Mapping[str, Tensor], out: Output, watch: Watch, figures: Mapping[str, Tensor] | None = None) -> None:
+        super().update(batch, out, watch, figures)
         size = len(batch["targets"])
         self._answers(batch, out)
         for side in self.most:
