@@ -171,7 +171,7 @@ class AdaptiveHead(HeadModule):
             chunk = max(1, LOGITS // (stop - start))
             found = [
                 checkpoint(within, few, some, use_reentrant=False, preserve_rng_state=False)
-                for few, some in zip(flat.split(chunk), own.split(chunk), strict=True)
+                for few, some in zip(torch.split(flat, chunk), torch.split(own, chunk), strict=True)
             ]
             nats = nats + torch.cat(found).to(nats.dtype)  # E55
         return nats

@@ -211,6 +211,7 @@ def run_difficulty(
     checkpoint: Literal["last", "best"] = "last",
     every_step: bool = False,
     progress: Progress | None = None,
+    device: str = "auto",
 ) -> list[Difficulty]:
     """The ponder times of a run's model on a part of its own data, or of other data, by stack and layer.
 
@@ -219,7 +220,7 @@ def run_difficulty(
     """
     spec = Spec(**read_config(find(Path(run)))["spec"])
     refuse_plain(spec, spec.name or str(run))
-    model, task, facts = open_run(run, data, part, checkpoint=checkpoint)
+    model, task, facts = open_run(run, data, part, checkpoint=checkpoint, device=device)
     own = Protocol(**facts.get("protocol") or {})
     reading = apply_protocol(own.during_training(), model, task.batches)
     where = part or default_part(reading.batches)
