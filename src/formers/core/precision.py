@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from formers.core.devices import capabilities
 
@@ -21,6 +22,13 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
     """The autocast context of a precision; none for float32 and TF32."""
     return torch.autocast(device.type, dtype=TYPES[precision]) if precision in TYPES else nullcontext()
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """A context in which autocast does not lower the precision on the device of x; nothing is entered where it is off."""
+    kind = x.device.type
+    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if on else nullcontext()
 
 
 @contextmanager

@@ -177,12 +177,16 @@ class Model(nn.Module):
         keep = self.is_causal and (state is not None or not torch.is_grad_enabled())
         given, where, packed = (self.max_length if max_length is None else max_length).place(given, mask, state)
         if packed is None:
-            return embedding(given, where), Context(where, keep=keep, watch=watch), None
+            return self._full(embedding(given, where)), Context(where, keep=keep, watch=watch), None
         if watch is not None:
             watch.note(ORDER, 0, lambda: packed)
         # Padding may contain anything: its vectors are set to 0, so that no gradient is NaN.
-        x = embedding(packed.blank(given) if given.is_floating_point() else given, where)
+        x = self._full(embedding(packed.blank(given) if given.is_floating_point() else given, where))
         return packed.blank(x), Context(where, packed.valid, keep, watch=watch), packed
+
+    def _full(self, x: Tensor) -> Tensor:
+        """Embedded rows in the dtype of the weights: autocast lowers those of a linear map, and the residual stream would stay so."""
+        return x if x.dtype not in (torch.bfloat16, torch.float16) else x.to(next(self.parameters()).dtype)
 
     def given(self, tokens: Tensor | None, embeds: Tensor | None, names: str = "tokens and inputs_embeds") -> tuple[Tensor, Embeds | None]:
         """The given one of tokens and embedded tokens, and for the latter the replacement of the embedding."""
