@@ -17,7 +17,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +112,9 @@ def _no_warnings() -> Iterator[None]:
 
 def memory_of(device: torch.device) -> float:
     """Bytes of memory that a device has."""
-    if not capabilities(device).host and device.type != "mps":  # whose memory is that of the machine
-        return float(torch.accelerator.get_memory_info(device)[1])
+    if not capabilities(device).host:
+        with suppress(RuntimeError):  # a device without figures of its own, such as MPS, whose memory is that of the machine
+            return float(torch.accelerator.get_memory_info(device)[1])
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
