@@ -20,7 +20,9 @@ from torch.nn import functional as F
 
 from formers.core import IGNORED
 from formers.core.chunks import in_chunks
-from formers.heads.base import check_targets, mean, scale_logits, target_error, token_cross_entropy
+from formers.core.debug import checks_values
+from formers.core.devices import on_host
+from formers.heads.base import check_targets, mean, refuse_no_class, scale_logits, target_error, token_cross_entropy
 
 
 def chunked_cross_entropy(
@@ -115,6 +117,8 @@ class _Loss(torch.autograd.Function):
 
 def _nats(scores: Tensor, goal: Tensor, smoothing: float) -> Tensor:
     """-t . log p of each target (n,), from log p (n, vocab); 0 where it is -100."""
+    if not on_host(goal) and checks_values(goal):  # on the host the loss raises by itself
+        refuse_no_class(goal, scores.shape[-1])
     try:
         nats = F.nll_loss(scores, goal, ignore_index=IGNORED, reduction="none")
     except IndexError:
