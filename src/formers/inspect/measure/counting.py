@@ -27,16 +27,17 @@ def _fused_backward(gradient: Shape, q: Shape, k: Shape, v: Shape, *_: Any, **__
     return 2 * batch * heads * n * k[2] * (3 * width + 2 * v[3])
 
 
-def _blocked(q: Shape, k: Shape, v: Shape, valid: Shape | None, pattern: int, *_: Any, **__: Any) -> int:
+def _blocked(q: Shape, k: Shape, v: Shape, valid: Shape | None, seeds: Shape | None, text: str, *_: Any, **__: Any) -> int:
     """FLOPs of attention by pieces."""
-    return blocked.flops((q, v), pattern, (1, 1))
+    return blocked.flops((q, v), text, (1, 1))
 
 
 def _blocked_backward(
-    g: Shape, q: Shape, k: Shape, v: Shape, valid: Shape | None, out: Shape, lse: Shape, pattern: int, *_: Any, **__: Any
-) -> int:
+    g: Shape, q: Shape, k: Shape, v: Shape, valid: Shape | None, seeds: Shape | None, out: Shape, lse: Shape, text: str,
+    *_: Any, **__: Any,
+) -> int:  # fmt: skip
     """FLOPs of its backward pass, which computes the scores once more."""
-    return blocked.flops((q, v), pattern, (3, 2))
+    return blocked.flops((q, v), text, (3, 2))
 
 
 def _distances(
