@@ -100,7 +100,10 @@ class KVCache:
     def last(self, n: int) -> KVCache:
         """The cache of the last n tokens only; nothing is copied."""
         drop = self.keys.shape[2] - n
-        if drop <= 0:
+        if torch.compiler.is_compiling():  # without a comparison, each outcome of which would be a graph
+            drop = max(drop, 0)
+            n = self.keys.shape[2] - drop
+        elif drop <= 0:
             return self
         where = last_positions(self.positions, n, self.keys)
         keys, values = self.keys.narrow(2, drop, n), self.values.narrow(2, drop, n)
@@ -192,7 +195,10 @@ class HiddenMemory:
     def last(self, n: int) -> HiddenMemory:
         """The memory of the last n tokens only; nothing is copied."""
         drop = self.states.shape[1] - n
-        if drop <= 0:
+        if torch.compiler.is_compiling():  # as in KVCache
+            drop = max(drop, 0)
+            n = self.states.shape[1] - drop
+        elif drop <= 0:
             return self
         where = last_positions(self.positions, n, self.states)
         return replace(self, states=self.states.narrow(1, drop, n), positions=where, start=self.start + drop)

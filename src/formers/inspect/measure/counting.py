@@ -56,14 +56,16 @@ def _distances_backward(
     return distances.flops((q, k, v, far), offset, nearest, reaches, (2, 2, 2) if kept[0] else (3, 2, 3))
 
 
-def _hashed(q: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, rules: int, *_: Any, **__: Any) -> int:
+def _hashed(
+    q: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, seed: Shape | None, rules: int, *_: Any, **__: Any
+) -> int:
     """FLOPs of LSH attention in tiles, with buckets that are equally full."""
     return hashed.flops((q, v), buckets[2], rules, (1, 1))
 
 
 def _hashed_backward(
-    g: Shape, q: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, out: Shape, lse: Shape, rules: int,
-    *_: Any, **__: Any,
+    g: Shape, q: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, seed: Shape | None, out: Shape, lse: Shape,
+    rules: int, *_: Any, **__: Any,
 ) -> int:  # fmt: skip
     """FLOPs of its backward pass, which computes the scores once more."""
     return hashed.flops((q, v), buckets[2], rules, (3, 2))
