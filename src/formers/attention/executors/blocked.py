@@ -11,29 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from formers.attention.executors import batched
 from formers.attention.executors.row_groups import after_end, row_groups
+from formers.attention.executors.sparsity import LARGEST_SHARE, SHORTEST, share, sparse_from
 from formers.attention.executors.tiles import EMPTY, LOG2E, SHUT, TILE, PieceTile, Place, Shape, Tiles, tiles, units, wide
 from formers.attention.request import Request
 from formers.core import Range
 from formers.core.compiler import concrete
+from formers.core.devices import on_host
 from formers.core.random import fresh_seeds, generator
 from formers.patterns import Pattern
 from formers.patterns.plan import pairs
 from formers.patterns.text import pattern_of, pattern_text
 
-SHORTEST = 512
-"""Below this length the fused kernel over all pairs is as fast."""
-LARGEST_SHARE = 0.4
-"""Above this fraction of all pairs the fused kernel, which computes all of them, is as fast."""
-LONGEST = 4096
-"""The longest row for which torch.compile looks whether the pattern is sparse."""
 LARGE_TILE = 1 << 24
 """Pairs per tile on other devices, where each step costs a kernel launch."""
 
@@ -46,6 +42,10 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
         return "queries and keys are not the same tokens, beginning at position 0"
     if request.bias is not None:
         return "a term is added to the scores"
+    if request.uneven and not on_host(q):
+        return "rows have different lengths, and the pattern depends on the length"
+    if torch.compiler.is_compiling() and not on_host(q):
+        return "under torch.compile the plan of an accelerator would be a constant for each length"
     if torch.compiler.is_compiling() and request.text is None:
         return "torch.compile knows the patterns of models only"
     return None
@@ -61,33 +61,16 @@ def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | N
         return "the pattern is not sparse, or the row is short" if shortest is None or n < shortest else None
     if n < SHORTEST:
         return f"below {SHORTEST} tokens all pairs are computed as fast"
-    share = _share(request.pattern.of(n), n, request.heads if request.pattern.by_head else 1)
-    if share > LARGEST_SHARE:
-        return f"the pattern's pieces contain {share:.0%} of all pairs"
+    part = share(request.pattern.of(n), n, request.heads if request.pattern.by_head else 1)
+    if part > LARGEST_SHARE:
+        return f"the pattern's pieces contain {part:.0%} of all pairs"
     return None
-
-
-@torch.compiler.assume_constant_result
-def sparse_from(text: str, heads: int) -> int | None:
-    """The length from which pieces are worthwhile, for the pattern of a text: one of 512, 1024, 2048, ...; None if there is none."""
-    pattern = pattern_of(text)
-    longest = LONGEST if pattern.max_length is None else min(LONGEST, pattern.max_length)
-    n = SHORTEST
-    while n <= longest:
-        if _share(pattern.of(n), n, heads if pattern.by_head else 1) <= LARGEST_SHARE:
-            return n
-        n *= 2
-    return None
-
-
-@lru_cache(maxsize=512)
-def _share(pattern: Pattern, n: int, heads: int) -> float:
-    """The fraction of all pairs that the pieces of a pattern contain."""
-    return sum(pairs(pattern.pieces(n, head)) for head in range(heads)) / (n * n * heads)
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by pieces."""
+    if not on_host(q):
+        return batched.run(q, k, v, request)
     if q.numel() == 0:
         return torch.zeros_like(v) + v[:, :, :0].sum()  # plus an empty sum, so that it has a gradient
     seeds = _seeds(request, len(q)) if request.dropout else None
