@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -60,9 +61,15 @@ class OrderedGrid(Pattern):
     def _pixel(self, t: Integer) -> Integer:
         """The row-major index of the pixel at a position; -1 if the position is outside the image."""
         if isinstance(t, Tensor):
-            order = _pixels(self.grid, self.channels).to(t.device)
+            order = self._order().to(t.device)
             return torch.where((t >= 0) & (t < self.max_length), order[t.clamp(0, self.max_length - 1)], -1)
         return int(_pixels(self.grid, self.channels)[t]) if 0 <= t < self.max_length else -1
+
+    def _order(self) -> Tensor:
+        """The row-major index of the pixel of every position (cells,)."""
+        if torch.compiler.is_dynamo_compiling():
+            return pixel_order([self.grid.height, self.grid.width, *self.grid.query], self.channels)
+        return _pixels(self.grid, self.channels)
 
     @property
     def reach(self) -> int:
@@ -87,6 +94,21 @@ def _pixels(grid: LocalGrid, channels: int) -> Tensor:
     """The row-major index of the pixel of every position (cells,)."""
     with torch.inference_mode(False):
         return OrderedGrid(grid=grid, channels=channels).raster.order() // channels
+
+
+def _pixel_order(grid: Sequence[int], channels: int) -> Tensor:
+    """`_pixels` of a grid of (height, width, height of a block, width of a block)."""
+    height, width, *query = grid
+    return _pixels(LocalGrid(height=height, width=width, query=tuple(query), memory=(0, 0)), channels).clone()
+
+
+pixel_order = torch.library.custom_op("formers::pixel_order", _pixel_order, mutates_args=(), schema="(int[] grid, int channels) -> Tensor")
+"""The order of pixels inside a graph of torch.compile, which cannot trace the arithmetic of `Raster`."""
+
+
+@pixel_order.register_fake
+def _pixel_order_shape(grid: Sequence[int], channels: int) -> Tensor:
+    return torch.empty(grid[0] * grid[1] * channels, dtype=torch.int64)
 
 
 @lru_cache(maxsize=16)

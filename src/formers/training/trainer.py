@@ -24,6 +24,7 @@ from formers.data.lanes import Streams
 from formers.evaluation.metrics import live_metrics
 from formers.model import Model, Output
 from formers.training import checkpoint as checkpoints
+from formers.training.compiling import CompiledModel
 from formers.training.config import Settings
 from formers.training.distributed import ALONE, World
 from formers.training.divergence import Diverged, advice, save_bad_batch
@@ -116,7 +117,7 @@ class Trainer:
         self.optimizer = optimizer(self.model, self.settings)
         self.scaler = scaler(self.settings.precision, self.device)
         self.rows = self.world.rows(self.settings.batch, self.settings.accumulate)
-        module: nn.Module = torch.compile(self.model) if self.settings.compile else self.model  # type: ignore[assignment]
+        module: nn.Module = CompiledModel(self.model) if self.settings.compile else self.model
         self.module = self.world.wrap(module, self.device, idle=self.model.auxiliary is not None)
         if isinstance(self.task.batches, Streams) and self.task.batches.lane(self.settings.batch) < self.task.batches.length:
             logger.warning(

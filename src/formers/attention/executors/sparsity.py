@@ -20,15 +20,16 @@ LONGEST = 4096
 
 @torch.compiler.assume_constant_result
 def sparse_from(text: str, heads: int) -> int | None:
-    """The length from which pieces are worthwhile, for the pattern of a text: one of 512, 1024, 2048, ...; None if there is none."""
+    """The length from which pieces are worthwhile, for the pattern of a text: 512, 1024, ... or its largest; None if there is none."""
     pattern = pattern_of(text)
-    longest = LONGEST if pattern.max_length is None else min(LONGEST, pattern.max_length)
-    n = SHORTEST
-    while n <= longest:
-        if share(pattern.of(n), n, heads if pattern.by_head else 1) <= LARGEST_SHARE:
-            return n
-        n *= 2
-    return None
+    lengths = [SHORTEST]
+    while lengths[-1] < LONGEST:
+        lengths.append(2 * lengths[-1])
+    most = pattern.max_length
+    if most is not None:  # the full length may have a better plan than others
+        lengths = [n for n in lengths if n < most] + ([most] if most >= SHORTEST else [])
+    each = heads if pattern.by_head else 1
+    return next((n for n in lengths if share(pattern.of(n), n, each) <= LARGEST_SHARE), None)
 
 
 @lru_cache(maxsize=512)
