@@ -28,6 +28,7 @@ from formers.data.lanes import Streams
 from formers.evaluation.metrics import live_metrics
 from formers.model import Model
 from formers.training import checkpoint as checkpoints
+from formers.training.compiling import CompiledModel
 from formers.training.config import Settings
 from formers.training.device import reset_peak
 from formers.training.distributed import ALONE, World
@@ -100,7 +101,7 @@ class Trainer:
         self.scaler = LossScale(enabled=self.settings.precision == "fp16")
         self.ahead: Prefetch[list[HostBatch]] | None = None
         self.rows = self.world.rows(self.settings.batch, self.settings.accumulate)
-        module: nn.Module = torch.compile(self.model) if self.settings.compile else self.model  # type: ignore[assignment]
+        module: nn.Module = CompiledModel(self.model) if self.settings.compile else self.model
         self.module = self.world.wrap(module, self.device, idle=self.model.auxiliary is not None)
         if isinstance(self.task.batches, Streams) and self.task.batches.lane(self.settings.batch) < self.task.batches.length:
             logger.warning(

@@ -95,7 +95,7 @@ def _drawn(heads: int, width: int, rounds: int, columns: int, keys: Sequence[int
 
 
 drawn = torch.library.custom_op(
-    "formers::rotations", _drawn, mutates_args=(), schema="(int heads, int width, int rounds, int columns, int[] keys) -> Tensor"
+    "formers::rotations", _drawn, mutates_args=(), schema="(int heads, int width, int rounds, int columns, SymInt[] keys) -> Tensor"
 )
 """Rotations inside compiled graphs, which have no generators: from the keys, or from the layer and a seed from torch's generator."""
 
