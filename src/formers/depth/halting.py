@@ -107,6 +107,8 @@ def halting_probability(unit: nn.Linear, state: Tensor) -> Tensor:
     """h = sigmoid(w . s + b) (...) of states (..., dim), in at least float32, also under autocast: sums of h decide when a token halts."""
     kind = torch.promote_types(state.dtype, torch.float32)
     with without_autocast(state):
+        if unit.weight.dtype == kind:  # a call of the module runs its hooks
+            return torch.sigmoid(unit(state.to(kind))).squeeze(-1)
         return torch.sigmoid(F.linear(state.to(kind), unit.weight.to(kind), unit.bias.to(kind))).squeeze(-1)
 
 
