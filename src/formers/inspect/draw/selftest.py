@@ -15,7 +15,7 @@ def paste_block(facts: Mapping[str, Any]) -> str:
     """All facts of a self-test between fences: versions, device, and a line for each check."""
     lines = [*_head(facts), "", *_table([COLUMNS, *_executor_rows(facts), *_check_rows(facts)])]
     refusals = _refusals(facts)
-    for title, more in (("refused, with the number of cases:", refusals), ("wrong:", facts["wrong"])):
+    for title, more in (("refused, with the number of cases:", refusals), ("wrong:", _few(facts["wrong"]))):
         lines += ["", title, *(f"  {line}" for line in more)] if more else []
     return "\n".join([FENCE + "text", *lines, FENCE])
 
@@ -61,8 +61,12 @@ def _executor_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def _check_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [
         (
-            check["what"], check["precision"], "ok" if check["status"] == "ok" else "WRONG", _seconds(check["first_seconds"]),
-            _seconds(check["seconds"]), _small(check["largest_difference"]),
+            check["what"],
+            check["precision"],
+            "ok" if check["status"] == "ok" else "WRONG",
+            _seconds(check["first_seconds"]),
+            _seconds(check["seconds"]),
+            _small(check["largest_difference"]),
         )  # fmt: skip
         for check in facts["checks"]
     ]
@@ -70,6 +74,14 @@ def _check_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def _refusals(facts: Mapping[str, Any]) -> list[str]:
     return [f"{verdict['executor']}: {why} ({len(cases)})" for verdict in facts["executors"] for why, cases in verdict["refuses"].items()]
+
+
+def _few(wrong: list[str]) -> list[str]:
+    """What is wrong, a line for each executor or check; the first of many lines."""
+    first: dict[str, list[str]] = {}
+    for line in wrong:
+        first.setdefault(line.split(":")[0], []).append(line)
+    return [lines[0] + (f" (and {len(lines) - 1} more)" if len(lines) > 1 else "") for lines in first.values()]
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

@@ -28,7 +28,9 @@ Tick = Callable[[str], None]
 """Called with what is checked next."""
 
 
-def check_executors(device: str, thorough: bool = False, precisions: Iterable[str] = QUICK, tick: Tick | None = None) -> list[dict[str, Any]]:
+def check_executors(
+    device: str, thorough: bool = False, precisions: Iterable[str] = QUICK, tick: Tick | None = None
+) -> list[dict[str, Any]]:
     """A verdict on each executor, ready for JSON; a thorough check also has half precision, times and all kernels that are compiled."""
     cases = [*short_cases(), *long_cases()]
     there = torch.device(device)
@@ -42,7 +44,9 @@ def check_executors(device: str, thorough: bool = False, precisions: Iterable[st
 class Check:
     """The check of one executor on one device."""
 
-    def __init__(self, name: str, executor: Executor, device: torch.device, thorough: bool, right: dict[tuple[str, str], list[Tensor]]) -> None:
+    def __init__(
+        self, name: str, executor: Executor, device: torch.device, thorough: bool, right: dict[tuple[str, str], list[Tensor]]
+    ) -> None:
         self.name, self.executor, self.device, self.thorough, self.right = name, executor, device, thorough, right
         self.largest: dict[str, float] = {}
         self.refused: dict[str, list[str]] = {}

@@ -78,7 +78,9 @@ def check_training(member: str, precision: str, device: torch.device, on_cpu: di
     if not all(map(math.isfinite, away)):
         words = "a loss or a gradient is not finite"
     elif max(away) > TRAINING_LIMITS[precision]:
-        words = f"losses {_numbers(found.losses)} instead of {_numbers(wanted.losses)}, gradient {found.norm:.5f} instead of {wanted.norm:.5f}"
+        words = (
+            f"losses {_numbers(found.losses)} instead of {_numbers(wanted.losses)}, gradient {found.norm:.5f} instead of {wanted.norm:.5f}"
+        )
     return finding("training", name, precision, max(away), found.first, found.later, words)
 
 
