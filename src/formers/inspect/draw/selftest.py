@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from formers.attention import EXECUTORS
 from formers.inspect.measure.units import in_bytes
 
 FENCE = "```"
@@ -30,13 +31,14 @@ def _head(facts: Mapping[str, Any]) -> list[str]:
     memory = "" if facts["peak_bytes"] is None else f", peak memory {in_bytes(facts['peak_bytes'])}"
     compiled = [verdict["times"] for verdict in facts["executors"] if "compiled" in verdict["times"]]
     kernels = "".join(f", {times['compiled']} kernels compiled in {_seconds(times['compile_seconds'])}" for times in compiled)
+    result = "ok" if facts["ok"] else f"WRONG in {failed} places"
     return [
         f"formers doctor --device {device['device']}",
         f"formers {versions['formers']}, torch {versions['torch']}, Python {versions['python']}, {versions['system']}",
         f"device: {', '.join(about)}",
         f"precisions: {', '.join(f'{name} {words}' for name, words in facts['precisions'].items())}",
         f"limits: {', '.join(f'{name} {limit:.0e}' for name, limit in facts['limits'].items())}",
-        f"result: {'ok' if facts['ok'] else f'WRONG in {failed} places'}, {number} lines below, {_seconds(facts['seconds'])}{kernels}{memory}",
+        f"result: {result}, {number} lines below, {_seconds(facts['seconds'])}{kernels}{memory}",
     ]
 
 
@@ -59,17 +61,12 @@ def _executor_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _check_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    return [
-        (
-            check["what"],
-            check["precision"],
-            "ok" if check["status"] == "ok" else "WRONG",
-            _seconds(check["first_seconds"]),
-            _seconds(check["seconds"]),
-            _small(check["largest_difference"]),
-        )  # fmt: skip
-        for check in facts["checks"]
-    ]
+    """A row for each other check."""
+    rows = []
+    for check in facts["checks"]:
+        result, times = "ok" if check["status"] == "ok" else "WRONG", (check["first_seconds"], check["seconds"])
+        rows.append((check["what"], check["precision"], result, *map(_seconds, times), _small(check["largest_difference"])))
+    return rows
 
 
 def _refusals(facts: Mapping[str, Any]) -> list[str]:
@@ -77,10 +74,11 @@ def _refusals(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _few(wrong: list[str]) -> list[str]:
-    """What is wrong, a line for each executor or check; the first of many lines."""
+    """What is wrong: the first line of each executor and of equal messages."""
     first: dict[str, list[str]] = {}
     for line in wrong:
-        first.setdefault(line.split(":")[0], []).append(line)
+        name, _, message = line.partition(": ")
+        first.setdefault(name if name in EXECUTORS else message, []).append(line)
     return [lines[0] + (f" (and {len(lines) - 1} more)" if len(lines) > 1 else "") for lines in first.values()]
 
 

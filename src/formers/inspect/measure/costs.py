@@ -49,7 +49,7 @@ class PassCost(NamedTuple):
     flops: dict[str, int]
     kernels: tuple[str, ...]
     executors: Layers
-    elsewhere: Elsewhere = {}
+    elsewhere: Elsewhere
 
     @property
     def total(self) -> int:

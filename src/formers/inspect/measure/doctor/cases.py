@@ -62,7 +62,7 @@ def long_cases() -> Iterator[Case]:
     plain = Request(Full(), everybody, everybody, HEADS, WIDTH**-0.5)
     window, strided = Local(window=64), Strided(stride=24)
     bigbird = BigBird(block=24, random_blocks=2).at(0)
-    valid = _valid(LONG, LONG - 70, 1)
+    valid = _valid(LONG, LONG - 70, 200)
     words = f"in rows of {LONG}"
     yield Case(f"{spell(window)} {words}", plain._replace(pattern=window), tensors, True, True)
     yield Case(f"{spell(window)} {words} with padding", plain._replace(pattern=window, valid=valid), tensors, True, True)

@@ -127,8 +127,9 @@ def _accelerator(device: str) -> dict[str, Any]:
     if facts["memory_bytes"] is None:
         with suppress(AttributeError, RuntimeError):
             facts["memory_bytes"] = int(module.recommended_max_memory())
-    built = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
-    facts |= {"built_for": f"{name} {found}" for name, found in built.items() if found}
+    for name, built in (("CUDA", torch.version.cuda), ("ROCm", torch.version.hip)):
+        if built is not None:
+            facts["built_for"] = f"{name} {built}"
     with suppress(OSError, IndexError):
         facts["driver"] = Path("/proc/driver/nvidia/version").read_text().split("Module")[1].split()[0]
     return facts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import tempfile
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
