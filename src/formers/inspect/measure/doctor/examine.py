@@ -18,7 +18,7 @@ from formers.inspect.measure.doctor.stores import cache_facts, data_facts
 
 
 def examine() -> dict[str, Any]:
-    """The facts: versions, devices with what runs there, executors, compiler, flex, distributed, data, cache, extras, completion; ok if no executor is wrong."""
+    """The facts, ready for JSON: versions, devices with what runs there, executors, and what else the machine has; ok if none is wrong."""
     with ThreadPoolExecutor() as pool:
         half = pool.submit(half_on_cpu)  # loads torch again in another process, which takes the longest
         found = devices()
