@@ -21,6 +21,8 @@ from formers.training.device import pick_device
 KINDS = ("cpu", "cuda", "mps", "xpu")
 """The kinds of devices that can be asked for."""
 STAND_IN = "meta"
+HERE = "cpu"
+"""The kind of the device that costs are counted on."""
 
 
 def device_kind(name: str) -> str:
@@ -33,7 +35,13 @@ def device_kind(name: str) -> str:
 
 @contextmanager
 def as_on(kind: str) -> Iterator[Callable[[Tensor], Tensor]]:
-    """A context with a function that replaces a tensor by one without values, whose device can do what that kind of device can."""
+    """A context with a function that replaces a tensor by one without values, whose device can do what that kind of device can.
+
+    On the CPU a tensor stays as it is.
+    """
+    if kind == HERE:
+        yield lambda x: x
+        return
 
     def move(x: Tensor) -> Tensor:
         return torch.empty(x.shape, dtype=x.dtype, device=STAND_IN, requires_grad=x.requires_grad)
@@ -44,7 +52,7 @@ def as_on(kind: str) -> Iterator[Callable[[Tensor], Tensor]]:
 
 def layers_on(step: PassCost, kind: str, training: bool = True) -> Layers:
     """The executors of a pass on a kind of device; those of layers that are computed alike everywhere are those of the CPU."""
-    if kind == "cpu":
+    if kind == HERE:
         return step.executors
     found: dict[str, Mapping[int, tuple[Verdict, ...]]] = {}
     with as_on(kind) as move, torch.set_grad_enabled(training):

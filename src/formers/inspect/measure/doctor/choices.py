@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from formers.attention.attend import choose
 from formers.attention.request import Request
@@ -20,17 +21,16 @@ HEADS, WIDTH, LENGTH = 4, 64, 4096
 
 def runs_on(device: torch.device) -> dict[str, str]:
     """The executor of each request in training, in float32 with heads of 64."""
+    with FakeTensorMode():  # nothing is allocated
+        asked = list(_requests())
     with as_on(device.type) as move:
-        found = {}
-        for name, request, tensors in _requests():
-            found[name] = choose(request, *map(move, tensors)).name
-        return found
+        return {name: choose(request, *map(move, tensors)).name for name, request, tensors in asked}
 
 
 def _requests() -> Iterator[tuple[str, Request, tuple[Tensor, Tensor, Tensor]]]:
-    """Requests over rows of 4,096 tokens, and their q, k and v, which have no values."""
-    q, k, v = (torch.empty(2, HEADS, LENGTH, WIDTH, device="meta", requires_grad=True) for _ in range(3))
-    everybody, valid = Range(0, LENGTH), torch.empty(2, LENGTH, dtype=torch.bool, device="meta")
+    """Requests over rows of 4,096 tokens, and their q, k and v."""
+    q, k, v = (torch.empty(2, HEADS, LENGTH, WIDTH, requires_grad=True) for _ in range(3))
+    everybody, valid = Range(0, LENGTH), torch.empty(2, LENGTH, dtype=torch.bool)
     plain = Request(Full(), everybody, everybody, HEADS, WIDTH**-0.5)
     window, bigbird = Local(window=128), BigBird(block=64).at(0)
     term = ByDistance(q, k[0], None, everybody, everybody)

@@ -24,6 +24,8 @@ VISIBLE = 0.01
 
 def compare_dropped(found: list[Tensor], case: Case, precision: str) -> dict[str, float]:
     """The differences of values and gradients; infinite where the share of dropped weights is not the rate."""
+    if found[0].shape != case.tensors[0].shape:
+        return {"values": math.inf}
     values, dq, dk, dv = (x.cpu().to(torch.float64) for x in found)
     rate = case.request.dropout
     request, (q, k, _) = on_device(rounded_case(case, precision), "float64", "cpu")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -29,16 +29,20 @@ Tick = Callable[[str], None]
 
 
 def check_executors(
-    device: str, thorough: bool = False, precisions: Iterable[str] = QUICK, tick: Tick | None = None
+    device: str, thorough: bool = False, precisions: Sequence[str] = QUICK, tick: Tick | None = None, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
-    """A verdict on each executor, ready for JSON; a thorough check also has half precision, times and all kernels that are compiled."""
+    """A verdict on each executor, or on those with these names, ready for JSON.
+
+    A thorough check also has times, and all cases of executors that compile kernels.
+    """
     cases = [*short_cases(), *long_cases()]
     there = torch.device(device)
     wanted = [name for name in precisions if name != "float64" or capabilities(there).float64]
     right: dict[tuple[str, str], list[Tensor]] = {}
     with warnings.catch_warnings(), exact_products():
         warnings.simplefilter("ignore")  # warnings of torch's own kernels do not count
-        return [Check(name, executor, there, thorough, right).verdict(cases, wanted, tick) for name, executor in EXECUTORS.items()]
+        checks = [Check(name, EXECUTORS[name], there, thorough, right) for name in (EXECUTORS if names is None else names)]
+        return [check.verdict(cases, wanted, tick) for check in checks]
 
 
 class Check:
