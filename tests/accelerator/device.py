@@ -3,7 +3,7 @@
 Its tensors report another device, `testgpu:0`, and hold CPU tensors. As on a GPU, an operation that mixes them with CPU tensors raises.
 Every operation is counted as a kernel launch, every read of a value by the host as a wait, and every copy from the host as a copy, by
 source line. A FlexAttention call is one launch forward and two backward. Variants: without float64, as on MPS, and with shapes only
-(tensors without values, which need no memory; reading one raises).
+(tensors without values, which need no memory; reading one raises). The latter have the index 1, since tables are cached by device.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Module(_DummyBackendModule):
         return DEVICE.on
 
     def device_count(self) -> int:
-        return int(DEVICE.on)
+        return 2 * DEVICE.on
 
     def get_rng_state(self, device: Any = None) -> Tensor:
         return torch.get_rng_state()
@@ -138,7 +138,12 @@ class DeviceTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: Tensor) -> DeviceTensor:
         made: DeviceTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype, device=f"{NAME}:0"
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=f"{NAME}:{int(DEVICE.shapes_only)}",
         )
         made.held = inner
         return made

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from formers.attention.executors import batched
 from formers.attention.executors.handles import HandleTable
 from formers.attention.executors.tiles import EMPTY, LOG2E, SHUT, TILE, PieceTile, Place, Shape, Tiles, tiles, units, wide
 from formers.attention.request import Request
 from formers.core import Range
+from formers.core.devices import on_host
 from formers.core.random import fresh_seed, generator
 from formers.patterns import Pattern
 from formers.patterns.plan import pairs
@@ -41,6 +43,8 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
         return "queries and keys are not the same tokens, beginning at position 0"
     if request.bias is not None:
         return "a term is added to the scores"
+    if request.uneven and not on_host(q):
+        return "rows have different lengths, and the pattern depends on the length"
     if torch.compiler.is_compiling():
         return "torch.compile optimises whole tensors better than pieces"
     return None
@@ -65,6 +69,8 @@ def _share(pattern: Pattern, n: int, heads: int) -> float:
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by pieces."""
+    if not on_host(q):
+        return batched.run(q, k, v, request)
     if request.uneven:
         return _rows(q, k, v, request)
     if q.numel() == 0:
