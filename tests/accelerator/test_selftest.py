@@ -17,7 +17,7 @@ from formers.attention.executors import sdpa
 from formers.attention.executors.flex_kernel import use_kernel
 from formers.core.devices import on_host
 from formers.inspect.draw.selftest import paste_block
-from formers.inspect.measure.doctor import clock, compare, hashing, members, selftest
+from formers.inspect.measure.doctor import cases, clock, compare, executors, hashing, members, selftest
 from formers.inspect.measure.doctor.executors import check_executors
 from formers.inspect.measure.doctor.selftest import self_test
 from helpers import refused, sweep
@@ -32,7 +32,10 @@ def there() -> torch.device:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A self-test of one executor and one member, in a few seconds."""
+    """A self-test of one executor and one member, in a second or two."""
+    short, long = [*cases.short_cases()][:4], [*cases.long_cases()][:2]
+    monkeypatch.setattr(executors, "short_cases", lambda: short)
+    monkeypatch.setattr(executors, "long_cases", lambda: long)
     monkeypatch.setattr(selftest, "CASES", hashing.CASES[:1])
     monkeypatch.setattr(selftest, "MEMBERS", {"decoder": members.MEMBERS["decoder"]})
     monkeypatch.setattr(selftest, "causal_members", lambda: ["decoder"])
