@@ -54,7 +54,7 @@ def test_a_processor_that_traps_on_bf16_does_not_end_it():
     assert done.stderr == b""
 
 
-def tested(wrong):
+def facts_of_a_test(wrong):
     """The facts of a self-test, with what is wrong."""
     return {
         "ok": not wrong,
@@ -81,7 +81,7 @@ def tested(wrong):
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_a_device_is_tested_and_ends_in_1_where_it_is_wrong(monkeypatch, wrong, code, flags):
     asked = []
-    monkeypatch.setattr(doctor, "self_test", lambda device, tick: asked.append(device) or tested(wrong))
+    monkeypatch.setattr(doctor, "self_test", lambda device, tick: asked.append(device) or facts_of_a_test(wrong))
     result = CliRunner().invoke(app, ["doctor", "--device", "cuda:0", *flags], catch_exceptions=False)
     assert asked == ["cuda:0"]
     assert result.exit_code == code
