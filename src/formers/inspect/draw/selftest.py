@@ -44,7 +44,7 @@ def _head(facts: Mapping[str, Any]) -> list[str]:
 
 def _executor_rows(facts: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """A row for each executor and precision."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for verdict in facts["executors"]:
         name, times = f"executor {verdict['executor']}", verdict["times"]
         seen = {**verdict["largest_difference"], **{line.split(": ")[0].rpartition(", ")[2]: None for line in verdict["wrong"]}}

@@ -95,7 +95,8 @@ def rounded_case(case: Case, precision: str) -> Case:
 
 def computed(run: Callable[[Tensor, Tensor, Tensor, Request], Tensor], request: Request, tensors: list[Tensor]) -> list[Tensor]:
     """The values of an executor, and the gradients of an uneven sum of them."""
-    values = run(*tensors[:3], request)
+    q, k, v = tensors[:3]
+    values = run(q, k, v, request)
     total = (values * uneven(values)).sum()
     return [values.detach(), *torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True)]
 

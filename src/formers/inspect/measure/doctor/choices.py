@@ -24,7 +24,7 @@ def runs_on(device: torch.device) -> dict[str, str]:
     with FakeTensorMode():  # nothing is allocated
         asked = list(_requests())
     with as_on(device.type) as move:
-        return {name: choose(request, *map(move, tensors)).name for name, request, tensors in asked}
+        return {name: choose(request, move(q), move(k), move(v)).name for name, request, (q, k, v) in asked}
 
 
 def _requests() -> Iterator[tuple[str, Request, tuple[Tensor, Tensor, Tensor]]]:

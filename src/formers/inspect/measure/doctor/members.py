@@ -92,7 +92,8 @@ def train(model: Model, precision: str) -> Losses:
     inputs, targets = tokens[:, :-1], tokens[:, 1:] if model.is_causal else tokens[:, :-1]
     half = precision in ("bf16", "fp16")
     scale = SCALE if precision == "fp16" else 1.0
-    losses, norms = [], []
+    losses: list[float] = []
+    norms: list[float] = []
 
     def step() -> None:
         further = {"update": len(losses)} if model.spec.draws else {}
