@@ -113,12 +113,13 @@ def test_autocast_follows_the_lists_of_cuda() -> None:
 
 
 def test_a_custom_operation_is_refused() -> None:
-    from formers.attention.executors.blocked import PATTERNS, operation
+    from formers.attention.executors.blocked import operation
+    from formers.patterns.text import pattern_text
 
     with use_test_device():
         x = torch.randn(1, 1, 8, 4, device=NAME)
         with pytest.raises(RuntimeError, match="hides its launches"):
-            operation(x, x, x, None, PATTERNS.number(formers.patterns.Causal()), 1.0, 0.0, 0)
+            operation(x, x, x, None, None, pattern_text(formers.patterns.Causal()), 1.0, 0.0)
 
 
 def test_it_is_there_only_inside_its_context() -> None:

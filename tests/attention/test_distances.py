@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from formers.attention.attend import choose, run
-from formers.attention.executors import distances
+from formers.attention.executors import distance_rows, distances
 from formers.attention.request import Request
 from formers.core import ExplicitPositions, Range
 from formers.patterns import Causal, Full, Local, Pattern
@@ -97,7 +97,7 @@ def test_tiles_equal_the_whole_term(n, m, reach, level, monkeypatch):
     before = torch.get_num_threads()
     several = (1, 2) if n == 129 else (1,)  # two threads make tiles twice as large, and wait for each other
     for threads, tile, saved in itertools.product(several, (1 << 13, 1 << 14), (0, 1 << 22)):
-        monkeypatch.setattr(distances, "TILE", tile)  # several groups of rows
+        monkeypatch.setattr(distance_rows, "TILE", tile)  # several groups of rows
         monkeypatch.setattr(distances, "MOST_SAVED", saved)
         torch.set_num_threads(threads)
         try:

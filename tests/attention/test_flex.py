@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -11,11 +10,12 @@ from torch import Tensor
 
 import formers
 from contracts.specimens import patterns
-from formers import FormersError
-from formers.attention.executors import flex
+from formers.attention.executors import flex, flex_masks
+from formers.attention.executors.flex_kernel import CompiledKernel, use_kernel
 from formers.attention.request import Request
 from formers.core import ExplicitPositions, Range
-from formers.patterns import BigBird, Causal, Fixed, Full, Local, LocalGrid, OrderedGrid, Pattern, PerHead, Strided
+from formers.core.devices import Capabilities, assume_capabilities
+from formers.patterns import BigBird, Causal, Fixed, Full, Local, Pattern, PerHead, Strided
 from helpers import close, refused, sweep
 
 CPU = torch.device("cpu")
@@ -52,55 +52,19 @@ def test_every_predicate_is_its_patterns(pattern: Pattern) -> None:
 
 
 def equals_dense(pattern: Pattern) -> None:
-    """FlexAttention's own words for it, without a kernel, in float64: the same graph, over the full matrix."""
-    from torch.nn.attention.flex_attention import flex_attention
-
+    """torch's own graph of FlexAttention, without a kernel, in float64: over the full matrix."""
     fresh()
     request = asked(pattern, 17)
     q, k, v = tokens(request)
-    with flex._writing():
-        found = flex_attention(q, k, v, block_mask=flex.block_mask(request, CPU), scale=request.scale)
+    with use_kernel("cpu", CompiledKernel("eager")):
+        found = flex.run(q, k, v, request)
     close(found, formers.attend(q, k, v, request.pattern, "dense", scale=request.scale))
 
 
-def blocks_by_hand(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Which blocks of a mask (heads, queries, keys) hold an allowed pair, and which of them nothing but."""
-    heads, n, m = mask.shape
-    rows, columns = math.ceil(n / flex.BLOCK), math.ceil(m / flex.BLOCK)
-    padded = torch.zeros(heads, rows * flex.BLOCK, columns * flex.BLOCK, dtype=torch.bool)
-    padded[:, :n, :m] = mask
-    parts = padded.view(heads, rows, flex.BLOCK, columns, flex.BLOCK)
-    return parts.any(dim=4).any(dim=2), parts.all(dim=4).all(dim=2)
-
-
-def marked(count: Tensor, which: Tensor) -> Tensor:
-    """Listed blocks as a table (heads, rows, columns) of marks."""
-    table = torch.zeros_like(which, dtype=torch.bool)
-    first = torch.arange(which.shape[-1]) < count[..., None]
-    return table.scatter(-1, which.long(), first)[0]
-
-
-@SWEPT
-@sweep("n", [1, 17, flex.BLOCK, LONG])
-def test_blocks_are_those_that_hold_a_pair(pattern: Pattern, n: int) -> None:
-    try:
-        request = asked(pattern, n)
-    except FormersError:
-        assert isinstance(pattern, LocalGrid | OrderedGrid), "only an image has so many pixels and no more"
-        return
-    some, every = blocks_by_hand(request.pattern.mask(n, request.heads))
-    for padded in (False, True):
-        part, which_part, whole, which_whole = flex._blocks(request.pattern, request.queries, request.keys, request.heads, CPU, padded)
-        whole, part = marked(whole, which_whole), marked(part, which_part)
-        assert not (whole & part).any()
-        assert torch.equal((whole | part).expand_as(some), some)
-        assert torch.equal(whole.expand_as(every), torch.zeros_like(every) if padded else every)
-
-
-def test_a_mask_is_made_once_and_kept_by_value() -> None:
+def test_lists_are_made_once_and_kept_by_value() -> None:
     first = flex.block_mask(asked(Strided(stride=8), 40), CPU)
-    assert flex.block_mask(asked(Strided(stride=8), 40), CPU) is first
-    assert flex.block_mask(asked(Strided(stride=9), 40), CPU) is not first
+    assert flex.block_mask(asked(Strided(stride=8), 40), CPU).kv_indices is first.kv_indices
+    assert flex.block_mask(asked(Strided(stride=9), 40), CPU).kv_indices is not first.kv_indices
 
 
 def test_what_torch_cannot_follow_is_looked_up() -> None:
@@ -108,6 +72,7 @@ def test_what_torch_cannot_follow_is_looked_up() -> None:
         """A predicate that decides by looking at a number, which no graph can."""
 
         by_head = False
+        max_length = None
 
         def allows(self, i: Any, j: Any, head: Any = 0) -> Any:
             if isinstance(i, Tensor) and i.dim() == 0:
@@ -120,15 +85,15 @@ def test_what_torch_cannot_follow_is_looked_up() -> None:
         def allows(self, i: Any, j: Any, head: Any = 0) -> Any:
             return j > i if isinstance(i, Tensor) and i.dim() == 0 else j <= i
 
-    where = Range(0, 9)
+    where = Range(3, 9)
     for pattern in (Branching(), Double()):
-        assert not flex._followed(pattern, 9, 2)
-        found = flex.predicate(pattern, where, where, 2, CPU)
-        here, zero = torch.arange(9), torch.tensor(0)
+        assert not flex_masks.followed(pattern, 2)
+        found = flex_masks.position_mask(pattern, where, where, 2, CPU)
+        here, zero = torch.arange(3, 12), torch.tensor(0)
         seen = torch.stack([torch.stack([found(zero, zero, i, j) for j in here]) for i in here])
         assert torch.equal(seen, Causal().mask(9)[0])
-    assert flex._followed(Strided(stride=8), 40, 2)
-    assert flex._followed(PerHead(*Fixed(stride=8, summary=2).parts()), 40, 2)
+    assert flex_masks.followed(Strided(stride=8), 2)
+    assert flex_masks.followed(PerHead(*Fixed(stride=8, summary=2).parts()), 2)
 
 
 KERNELS: list[tuple[Pattern, int, bool, int]] = [
@@ -179,29 +144,23 @@ def test_what_it_cannot_do_is_refused_with_the_reason(monkeypatch: pytest.Monkey
         formers.attend(q, q, q, Causal(), "flex")
 
 
-class OnGPU:
-    """As much of a tensor on a GPU as a choice looks at."""
-
-    device, dtype, requires_grad = torch.device("cuda"), torch.bfloat16, True
-
-    def __len__(self) -> int:
-        return 1
-
-
 def choice(pattern: Pattern, n: int, **options: Any) -> str | None:
-    """Why FlexAttention is passed over on a GPU; None where it runs."""
-    q: Any = OnGPU()
+    """Why FlexAttention is passed over on an accelerator; None where it runs."""
+    q = torch.empty(1, 2, n, 16, dtype=torch.bfloat16)
     request = Request(pattern.of(n), Range(0, n), Range(0, n), 2, 1.0, **options)
-    return formers.attention.EXECUTORS["flex"].declines(request, q, q, q)
+    with assume_capabilities("cpu", Capabilities(flex=True)):
+        return formers.attention.EXECUTORS["flex"].declines(request, q, q, q)
 
 
-def test_auto_takes_it_on_gpus_where_a_pattern_is_sparse() -> None:
+def test_auto_takes_it_on_accelerators_where_a_pattern_is_sparse() -> None:
+    valid = torch.ones(1, 1024, dtype=torch.bool)
     for pattern in (Strided(stride=64), Local(window=64), BigBird(block=64)):
         assert choice(pattern, 1024) is None
-    assert choice(Causal(), 1024, valid=torch.ones(1, 1024, dtype=torch.bool)) is None
-    for pattern in (Causal(), Full()):
-        assert "the fused kernel needs no mask" in choice(pattern, 1024)
-    assert "below 512 tokens" in choice(Strided(stride=64), 100)
+        assert choice(pattern, 1024, valid=valid, dropout=0.1) is None
+    assert choice(Causal(), 1024, valid=valid) is None
+    for pattern, given in ((Causal(), None), (Full(), None), (Full(), valid)):
+        assert "the fused kernel needs no mask" in str(choice(pattern, 1024, valid=given))
+    assert "below 512 tokens" in str(choice(Strided(stride=64), 100))
     names = list(formers.attention.EXECUTORS)
     assert names.index("flex") < names.index("blocked")
 

@@ -49,7 +49,7 @@ def answers(layer: LSHAttention, x: Tensor) -> list[Tensor]:
 def test_tiles_the_fused_kernel_and_the_equation_agree(reach: str, scaled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = layer_of(reach=reach, scaled=scaled), torch.randn(2, N, DIM, dtype=torch.float64, requires_grad=True)
     found = {"fused": answers(layer, x)}
-    monkeypatch.setattr(lsh, "SHORT", 0)
+    monkeypatch.setattr("formers.attention.lsh.paths.SHORT", 0)
     found["tiles"] = answers(layer, x)
     q, v = layer.split_all(layer.qv(x), 2)
     context = Context(Range(0, N))

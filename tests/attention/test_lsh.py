@@ -11,7 +11,8 @@ from torch import Tensor
 
 from formers.attention import LSH, ByLayer, DotProduct, SharedQK
 from formers.attention.lsh.hashing import Hashed, factors, fitting, fixed_rotations, hashes, in_order
-from formers.attention.lsh.layer import SHORT, LSHAttention
+from formers.attention.lsh.layer import LSHAttention
+from formers.attention.lsh.paths import SHORT
 from formers.attention.lsh.reference import pair_counts
 from formers.core import Context, Range, Sizes
 from formers.patterns import Causal, Full
@@ -41,7 +42,7 @@ either = sweep("causal", [True, False])
 @pytest.fixture(autouse=True, params=[0, SHORT], ids=["tiles", "as short rows are"])
 def _by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short rows by tiles, too."""
-    monkeypatch.setattr("formers.attention.lsh.layer.SHORT", request.param)
+    monkeypatch.setattr("formers.attention.lsh.paths.SHORT", request.param)
 
 
 def sublayer(part: LSH | SharedQK, causal: bool) -> torch.nn.Module:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from formers.attention.executors import blocked, dense, distances, flex, gather, sdpa
+from formers.attention.executors.flex_kernel import KernelRefused
 from formers.attention.request import Request
 from formers.core import ExplicitPositions, FormersError, Positions, Range, nearest
+from formers.core.devices import capabilities
 from formers.patterns import Full, Pattern
 
 
@@ -140,15 +142,26 @@ def attend(
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request, how: str = "auto") -> Tensor:
     """What `attend` computes, for a request that already matches its tensors."""
-    if how != "auto" or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         return EXECUTORS[choose(request, q, k, v, how).name].run(q, k, v, request)
+    if how != "auto":
+        try:
+            return EXECUTORS[choose(request, q, k, v, how).name].run(q, k, v, request)
+        except KernelRefused as refusal:
+            raise FormersError(
+                f"how={how!r} cannot do this because torch refused to compile its kernel ({refusal}): use how='auto'."
+            ) from refusal
     asked = signature(request, q, k, v)
     name = _CHOSEN.get(asked)
     if name is None:
         if len(_CHOSEN) >= MOST_CHOSEN:
             _CHOSEN.clear()
         name = _CHOSEN[asked] = choose(request, q, k, v).name
-    return EXECUTORS[name].run(q, k, v, request)
+    try:
+        return EXECUTORS[name].run(q, k, v, request)
+    except KernelRefused:  # the executor has recorded and logged it, and declines such requests from now on
+        name = _CHOSEN[asked] = choose(request, q, k, v).name
+        return EXECUTORS[name].run(q, k, v, request)
 
 
 def signature(request: Request, q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
@@ -166,8 +179,8 @@ def signature(request: Request, q: Tensor, k: Tensor, v: Tensor) -> tuple[object
     else:
         where = queries, keys
     return (
-        request.pattern, where, request.heads, q.shape, v.shape[3], q.dtype, q.device, request.valid is None, type(request.bias),
-        request.dropout > 0, request.first is None,
+        request.pattern, where, request.heads, q.shape, v.shape[3], q.dtype, q.device, capabilities(q.device), request.valid is None,
+        type(request.bias), request.dropout > 0, request.first is None,
         torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad), *EXECUTORS,
     )  # fmt: skip
 

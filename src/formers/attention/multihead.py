@@ -36,6 +36,7 @@ from formers.core.initial import Law, draw
 from formers.core.positions import EMPTY, explicit_positions
 from formers.core.state import expect
 from formers.patterns import Full, Pattern
+from formers.patterns.text import pattern_text
 from formers.score import ByDistance
 from formers.score.base import ScoreModule
 
@@ -76,6 +77,11 @@ class Attention(Slot):
     def carries(self) -> bool:
         """Whether its state has a fixed size, instead of keys and values that grow with the tokens."""
         return False
+
+    @property
+    def unrolled(self) -> bool:
+        """Whether it is a loop over the tokens, which torch.compile unrolls: each length is then a graph."""
+        return any(kind.unrolled for kind in self.kinds if kind is not self)
 
     @property
     def allowed_patterns(self) -> tuple[type[Pattern], ...]:
@@ -171,10 +177,11 @@ class _Heads(nn.Module):
         valid: Tensor | None,
         bias: Tensor | ByDistance | None,
         first: Tensor | None = None,
+        text: str | None = None,
     ) -> Request:
         """The request to an executor, with the scale and dropout of these heads."""
         rate = self.dropout if self.training else 0.0
-        return Request(pattern, queries, keys, self.sizes.heads, self.scale, valid, bias, rate, first)
+        return Request(pattern, queries, keys, self.sizes.heads, self.scale, valid, bias, rate, first, text)
 
 
 class SelfAttention(_Heads):
@@ -186,6 +193,7 @@ class SelfAttention(_Heads):
         super().__init__(sizes, part)
         self.patterns = [pattern.at(step) for step in range(sizes.depth_steps)]
         self.causal = [each.is_causal for each in self.patterns]
+        self.texts = [pattern_text(each) for each in self.patterns]
         self.score = score
         self.qkv = nn.Linear(sizes.dim, sum(self.widths), bias=part.bias)
         initialise(self.qkv, self.widths, law=sizes.initialisation)
@@ -210,7 +218,7 @@ class SelfAttention(_Heads):
         if self.score is not None:
             q, bias = self.score(x, q, seen.positions, context, self.scale, step)
         first = None if context.episodes is None else context.episodes.first
-        y = self.mix(q, seen, self.request(pattern, context.positions, seen.positions, valid, bias, first), context, step)
+        y = self.mix(q, seen, self.request(pattern, context.positions, seen.positions, valid, bias, first, self.texts[step]), context, step)
         if not context.keep:
             return y, None
         return y, next_cache(cache, pattern, context, furthest)
@@ -288,7 +296,8 @@ def next_cache(cache: KVCache, pattern: Pattern, context: Context, reach: int | 
         if isinstance(where, Range):  # before the segment there is nothing, or a memory of zeros
             where = real(where, F.pad(context.valid, (where.length - context.valid.shape[1], 0), value=True))
         return replace(cache, positions=where, solid=0)
-    if not isinstance(where, ExplicitPositions):
+    # What `cached` contains depends on the position in many ways, each of which would be a graph of torch.compile; `reach` is a constant.
+    if not isinstance(where, ExplicitPositions) and not torch.compiler.is_compiling():
         return within(cache, reach).keep_only(pattern.cached(where.stop))
     return within(within(cache, pattern.reach), reach)
 

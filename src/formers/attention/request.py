@@ -9,7 +9,7 @@ from torch import Tensor
 
 from formers.core import ExplicitPositions, Positions, Range, StridedPositions
 from formers.core.tables import cached
-from formers.patterns import Pattern
+from formers.patterns import Causal, Full, Pattern
 from formers.patterns.structure import uniform_block
 from formers.score import ByDistance
 
@@ -32,6 +32,8 @@ class Request(NamedTuple):
     dropout: float = 0.0
     first: Tensor | None = None
     """(batch, queries): the first position that each query may see, if rows contain several episodes."""
+    text: str | None = None
+    """The text of the pattern, before it is bound to a length; None if it is not known in advance, as torch.compile needs it."""
 
     @property
     def square(self) -> bool:
@@ -48,9 +50,18 @@ class Request(NamedTuple):
         """Whether the pattern allows every query to see every key, known from types and integers alone."""
         if not isinstance(self.queries, Range) or isinstance(self.keys, ExplicitPositions):
             return False
+        if torch.compiler.is_compiling() and not isinstance(self.pattern, (Full, Causal)):
+            return False  # a comparison of positions would be a graph of its own
         if isinstance(self.keys, StridedPositions):
             return self.pattern.covers(self.queries, self.keys) and self.pattern.covers(self.queries, self.keys.near)
         return self.pattern.covers(self.queries, self.keys)
+
+    @property
+    def offset(self) -> int:
+        """The distance from the first query back to the first key, for contiguous positions."""
+        assert isinstance(self.queries, Range)
+        assert isinstance(self.keys, Range)
+        return self.queries.start - self.keys.start
 
     def added(self, dtype: torch.dtype, allowed: Tensor | None = None) -> Tensor | None:
         """The term added to the scores, as a tensor; minus infinity where `allowed` is False."""

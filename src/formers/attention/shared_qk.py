@@ -17,13 +17,13 @@ from formers.attention.attend import run
 from formers.attention.executors import dense
 from formers.attention.executors.tiles import wide
 from formers.attention.multihead import Attention, DotProduct, _Heads, initialise, next_cache
-from formers.core import Context, ExplicitPositions, KVCache, Sizes
+from formers.core import Context, KVCache, Sizes
 from formers.core.state import expect
 from formers.patterns import Local, Pattern
 from formers.score.base import ScoreModule
 
-FAR = 1 << 40
-"""A window larger than any row."""
+FAR = 1 << 30
+"""A window larger than any row, which fits into int32 with one more: the indices of kernels have this type."""
 
 
 class SharedQK(Attention):
@@ -78,7 +78,7 @@ class SharedAttention(SharedHeads):
         cache = KVCache(k, v, context.positions) if past is None else expect(KVCache, past).append(k, v, context.positions)
         valid = None if pattern.is_causal else context.valid
         request = self.request(without_self(pattern), context.positions, cache.positions, valid, None)
-        single = sees_no_other(pattern, context, x.shape[1])[:, None, :, None]
+        single = sees_no_other(pattern, context, x)[:, None, :, None]
         if context.watch is not None:
             self.show(context.watch, q, cache.keys, cache.values, request, step)
             context.watch.note(self.name, step, lambda: attend_to_self(dense.weights(q, cache.keys, request), single))
@@ -98,12 +98,11 @@ def without_self(pattern: Pattern) -> Pattern:
     return Local(window=FAR, causal=pattern.is_causal, include_self=False)
 
 
-def sees_no_other(pattern: Pattern, context: Context, n: int) -> Tensor:
-    """The tokens (batch or 1, n) that see no other token."""
-    positions, valid = context.positions, context.valid
-    device = valid.device if valid is not None else positions.index.device if isinstance(positions, ExplicitPositions) else None
+def sees_no_other(pattern: Pattern, context: Context, x: Tensor) -> Tensor:
+    """The tokens (batch or 1, n) of x (batch, n, dim) that see no other token."""
+    n = x.shape[1]
     if pattern.is_causal:
-        where = positions.tensor(device)
-        return (where == 0).view(-1, n)
-    count = torch.tensor([n]) if valid is None else valid.sum(dim=1)
-    return (count == 1)[:, None].expand(-1, n)
+        return (context.positions.tensor(x.device) == 0).view(-1, n)
+    if context.valid is None:
+        return torch.full((1, n), n == 1, device=x.device)
+    return (context.valid.sum(dim=1) == 1)[:, None].expand(-1, n)

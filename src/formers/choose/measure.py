@@ -19,6 +19,7 @@ import torch
 
 from formers.choose.situation import EXERCISE, Situation
 from formers.core import FormersError
+from formers.core.devices import capabilities
 from formers.inspect.measure.costs import Costs
 from formers.inspect.measure.counting import by_operation, counting
 from formers.inspect.measure.explain import runs_token_by_token
@@ -190,7 +191,7 @@ def _timed(job: Situation, member: str, folder: Path, device: torch.device, opti
 
 def clock_of(device: torch.device) -> Callable[[], float]:
     """What time is measured by: CPU seconds of one thread, which other programs do not disturb; else the clock."""
-    return time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    return time.process_time if capabilities(device).host and torch.get_num_threads() == 1 else time.perf_counter
 
 
 def clocked(run: Callable[[], object], device: torch.device) -> float:
@@ -198,7 +199,7 @@ def clocked(run: Callable[[], object], device: torch.device) -> float:
     clock = clock_of(device)
     start = clock()
     run()
-    if device.type != "cpu":
+    if not capabilities(device).host:
         torch.accelerator.synchronize(device)
     return clock() - start
 

@@ -17,7 +17,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from formers.choose.guides import FITTING, GUIDES, PLAIN
 from formers.choose.measure import Priced, clock_of, price
 from formers.choose.situation import EXERCISE, TASKS, Situation
 from formers.core import FormersError
+from formers.core.devices import capabilities
 from formers.family import MEMBERS
 from formers.inspect.measure.costs import allowed_share
 from formers.training.device import pick_device
@@ -111,8 +112,9 @@ def _no_warnings() -> Iterator[None]:
 
 def memory_of(device: torch.device) -> float:
     """Bytes of memory that a device has."""
-    if device.type == "cuda":
-        return float(torch.cuda.get_device_properties(device).total_memory)
+    if not capabilities(device).host:
+        with suppress(RuntimeError):  # a device without figures of its own, such as MPS, whose memory is that of the machine
+            return float(torch.accelerator.get_memory_info(device)[1])
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 

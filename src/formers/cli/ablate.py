@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from formers.cli.common import Json, Set, check_file, notice, print_json, wrote
+from formers.cli.common import Device, Json, Set, check_file, notice, print_json, wrote
 from formers.cli.complete import complete_ablation, complete_data, complete_member
 from formers.cli.options import parse_set
 
@@ -27,6 +27,7 @@ def ablate(
     ] = None,
     steps: Annotated[int, typer.Option(help="Training steps of each run.", min=1)] = 400,
     seeds: Annotated[int, typer.Option(help="Number of runs of each, with seeds 0, 1, ...", min=1)] = 3,
+    device: Device = "auto",
     set_: Set = None,
     page: Annotated[Path | None, typer.Option(help="Write the table with its command into this Markdown file, too.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Draw the losses as bars into this picture, .png or .svg, too.")] = None,
@@ -40,7 +41,7 @@ def ablate(
     from formers.training.log import progress_bar
 
     with progress_bar("training") as tick:
-        results = run(member, data, without or (), steps, seeds, parse_set(set_ or []), notice, tick)
+        results = run(member, data, without or (), steps, seeds, parse_set(set_ or []), notice, tick, device)
     if out is not None:
         from formers.inspect.draw.bars import save_bars
 

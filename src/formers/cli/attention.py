@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, Out, Run, check_file, notice, print_json, wrote
+from formers.cli.common import Device, Json, Out, Run, check_file, notice, print_json, wrote
 from formers.cli.options import parse_pixel
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def attention(
     head: Head = None,
     view: Annotated[str | None, typer.Option(help="The attention to show: self, encoder or cross; default: the last.")] = None,
     checkpoint: Checkpoint = "last",
+    device: Device = "cpu",
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Write a page, .html, or a picture, .png or .svg, instead of drawing here."),
@@ -46,6 +47,7 @@ def attention(
     """Draw which tokens or pixels the model of RUN attends to: a page of all layers and heads, a picture, or a map in the terminal."""
     from formers.core import FormersError
     from formers.model import load
+    from formers.training.device import pick_device
 
     check_file(out, (PAGE, ".png", ".svg"))
     if (text is None) == (image is None):
@@ -55,7 +57,7 @@ def attention(
     ):  # fmt: skip
         if value is not None and is_text != (text is not None):
             raise FormersError(f"--{name} {value} goes with --{'text' if is_text else 'image'}: leave it out.")
-    model = load(run, "cpu", checkpoint)
+    model = load(run, pick_device(device), checkpoint)
     if text is not None:
         if model.spec.image is not None:
             raise FormersError(f"{run} is a model of images, which reads no text: use --image FILE --pixel ROW,COLUMN.")
@@ -166,6 +168,7 @@ def alignment(
     head: Head = None,
     words: Annotated[bool, typer.Option("--words/--tokens", help="A row and a column for each word, or for each token.")] = True,
     checkpoint: Checkpoint = "last",
+    device: Device = "cpu",
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -173,9 +176,10 @@ def alignment(
     from formers.core import FormersError
     from formers.inspect import alignment_of, attention_facts, by_words, find_view, save_map, views_of
     from formers.model import Seq2Seq, load
+    from formers.training.device import pick_device
 
     check_file(out, (".png", ".svg"))
-    model = load(run, "cpu", checkpoint)
+    model = load(run, pick_device(device), checkpoint)
     if not isinstance(model, Seq2Seq):
         raise FormersError(f"{model.spec.name or run} has no cross-attention: use a run of transformer or seq2seq.")
     views = views_of(model, text, target)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from formers.cli.common import Check, MemberSet
+from formers.cli.common import Check, Device, MemberSet
 from formers.cli.complete import complete_member
 from formers.cli.options import parse_set
 
@@ -73,7 +73,7 @@ def _lengths(words: str, least: int = 1) -> Option:
     return Option(Annotated[list[int] | None, typer.Option(help=words, min=least)], None, "lengths")
 
 
-_EXPERIMENT = {"out": Option(Out), "page": Option(Page)}
+_EXPERIMENT = {"device": Option(Device, "cpu"), "out": Option(Out), "page": Option(Page)}
 
 BENCHES = (
     Bench(
@@ -207,6 +207,7 @@ CLAIMS = (
             ),
             "steps": Option(Steps, 900),
             "seed": Option(Annotated[int, typer.Option(help="Seed of weights, rows and rotations.")], 0),
+            "device": Option(Device, "cpu"),
             "out": Option(
                 Annotated[Path | None, typer.Option("--out", "-o", help="Write the table and the losses as a picture, .png or .svg, too.")]
             ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Out, check_file, print_json, wrote
+from formers.cli.common import Device, Json, MemberPreset, MemberSet, MemberVocab, Out, check_file, print_json, wrote
 from formers.cli.complete import complete_data, complete_member
 from formers.cli.options import parse_set
 
@@ -33,6 +33,7 @@ def buckets(
     set_: MemberSet = None,
     vocab: MemberVocab = None,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of a run's weights: last or best.")] = "last",
+    device: Device = "cpu",
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -40,8 +41,8 @@ def buckets(
     check_file(out, (".png", ".svg"))
     from formers.inspect import buckets_facts, buckets_of, moved, moved_facts, save_buckets
 
-    model, name = _opened(member, vocab, preset, set_ or [], checkpoint)
-    seen = buckets_of(model, _tokens(model, text, data, length), name)
+    model, name = _opened(member, vocab, preset, set_ or [], checkpoint, device)
+    seen = buckets_of(model, _tokens(model, text, data, length).to(next(model.parameters()).device), name)
     seen.chosen(layer, head, round_)  # raises for what does not exist
     if out is not None:
         wrote(save_buckets(seen, out, layer, head, round_), json)
@@ -66,19 +67,23 @@ def buckets(
         console.print(shown, markup=False, emoji=False)
 
 
-def _opened(word: str, vocab: int | None, preset: str | None, options: list[str], checkpoint: Literal["last", "best"]) -> tuple[Model, str]:
+def _opened(
+    word: str, vocab: int | None, preset: str | None, options: list[str], checkpoint: Literal["last", "best"], device: str
+) -> tuple[Model, str]:  # fmt: skip
     """The model of a run, or a new one of a member, always the same."""
     import torch
 
     from formers.family import MEMBERS
     from formers.inspect import subject
     from formers.model import build, load
+    from formers.training.device import pick_device
 
+    where = pick_device(device)
     what = subject(word, vocab, preset, parse_set(options))
     if word not in MEMBERS:
-        return load(Path(word), "cpu", checkpoint), ", ".join(w for w in (what.spec.name, Path(word).resolve().name) if w)
+        return load(Path(word), where, checkpoint), ", ".join(w for w in (what.spec.name, Path(word).resolve().name) if w)
     torch.manual_seed(0)
-    return build(what.spec), f"{word}, untrained"
+    return build(what.spec).to(where), f"{word}, untrained"
 
 
 def _tokens(model: Model, text: str | None, data: str | None, length: int | None) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from formers.cli.common import Json, MemberSet, print_json
+from formers.cli.common import Device, Json, MemberSet, print_json
 from formers.cli.complete import complete_data
 from formers.cli.options import parse_set
 
@@ -18,7 +18,7 @@ def choose(
     ] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a row, where no --data says it; a token is a byte.")] = None,
     task: Annotated[str | None, typer.Option(help="text, masked, classify, translate or images; text unless --data says.")] = None,
-    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, mps; auto takes what is there.")] = "auto",
+    device: Device = "auto",
     ram: Annotated[float | None, typer.Option(help="GB of memory that a training step may take; that of the machine unless given.")] = None,
     set_: MemberSet = None,
     json: Json = False,

@@ -26,6 +26,11 @@ MemberSet = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="An option of the member, e.g. layers=8.", autocompletion=complete_member_set),
 ]
 MemberVocab = Annotated[int | None, typer.Option(help="Size of the vocabulary; 256 (bytes) unless the preset has another.")]
+Device = Annotated[str, typer.Option(help="The device to compute on: cpu, cuda, cuda:1, mps; auto takes the best available.")]
+OwnDevice = Annotated[
+    str | None,
+    typer.Option(help="The device to compute on: cpu, cuda, cuda:1, mps; auto takes the best available; the run's unless given."),
+]
 Check = Annotated[bool, typer.Option("--check", help="Exit with code 1 if a stated figure is missed.")]
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write a picture, .png or .svg, instead of drawing in the terminal.")]

@@ -44,6 +44,9 @@ def compare(
     env: Annotated[str | None, typer.Option(help="Compare agents on this environment instead; --steps are then the environment's.")] = None,
     bar: Annotated[float, typer.Option(help="Of agents: from which mean of the newest episodes on a run counts as solved.")] = 0.97,
     measure: Annotated[Literal["return", "success"], typer.Option(help="Of agents: what --bar is of.")] = "return",
+    device: Annotated[
+        str | None, typer.Option(help="The device to compute on: cpu, cuda, cuda:1, mps; auto, the default, takes the best available.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Let runs of other commands in that folder make room.")] = False,
     set_: Set = None,
     page: Annotated[Path | None, typer.Option(help="Write the table with its command into this Markdown file, too.")] = None,
@@ -54,9 +57,10 @@ def compare(
     the seeds could show."""
     from formers.compare import budget_of
     from formers.compare import compare as run
-    from formers.compare.table import markdown, shown, speed, speed_of, steps_of, titles
+    from formers.compare.table import markdown, memory_of, shown, speed, speed_of, steps_of, titles
     from formers.core import FormersError
     from formers.family.variants import variant
+    from formers.training.device import pick_device
 
     chosen = [variant(v, parse_set) for v in variants]
     words = shlex.join(["formers", *sys.argv[1:]])
@@ -69,8 +73,10 @@ def compare(
         count = range(seed, seed + (seeds or 3))
         _compare_agents(chosen, env, out, set_, round(spent.amount), count, bar, measure, page, curves, json)
         return
+    if device is not None:
+        pick_device(device)  # raises before anything is trained
     common = parse_set(set_ or [])
-    results = run(chosen, data, out, common, spent, parameters, limit, seed, seeds or 1, overwrite, notice, split, words)
+    results = run(chosen, data, out, common, spent, parameters, limit, seed, seeds or 1, overwrite, notice, split, words, device)
     if page is not None:
         page.write_text(markdown(results, words), encoding="utf-8")
         wrote(page, json)
@@ -92,7 +98,8 @@ def compare(
     table = new_table("", "parameters", *figures, speed(results["rows"])[0], "steps", "peak memory", right=4 + len(figures))
     for row in results["rows"]:
         told = [shown(row, title) for title in figures]
-        memory = in_bytes(row["peak_memory_bytes"]) if row["peak_memory_bytes"] else ""
+        most = memory_of(row)
+        memory = in_bytes(most) if most else ""
         add_row(table, row["variant"], f"{row['parameters']:,}", *told, speed_of(row, results["rows"]), steps_of(row), memory)
     console = Console(highlight=False)
     console.print(table)

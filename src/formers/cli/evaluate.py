@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, Run, Split, report
+from formers.cli.common import Device, Json, Run, Split, report
 from formers.cli.complete import complete_data
 
 
@@ -43,7 +43,11 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="For an agent: seed of the episodes.", min=0)] = 0,
     sampled: Annotated[bool, typer.Option("--sampled", help="For an agent: sample actions, instead of the most probable ones.")] = False,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights.")] = "last",
-    device: Annotated[str, typer.Option(help="The device: cpu, cuda, mps; auto takes the best available.")] = "auto",
+    device: Device = "auto",
+    precision: Annotated[
+        Literal["float32", "tf32", "bf16", "fp16"],
+        typer.Option(help="The precision of the products, whatever the run was trained in; fp16 needs a GPU."),
+    ] = "float32",
     json: Json = False,
 ) -> None:
     """Evaluate the model of RUN on held-out data, or an agent on new episodes: the metrics and the protocol."""
@@ -71,7 +75,8 @@ def evaluate(
     )  # fmt: skip
     with progress_bar("evaluating") as tick:
         results = evaluate_run(
-            run, data, batch, part=split, protocol=asked, limit=limit, checkpoint=checkpoint, device=device, progress=tick
-        )
+            run, data, batch, part=split, protocol=asked, limit=limit, checkpoint=checkpoint, device=device, progress=tick,
+            precision=precision,
+        )  # fmt: skip
     named = {"run": str(run), **results}
     report(finite(named) if json else named, json)

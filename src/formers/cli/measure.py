@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, Out, Split, check_file, print_json, wrote
+from formers.cli.common import Device, Json, Out, Split, check_file, print_json, wrote
 from formers.cli.complete import complete_data, complete_run
 
 Runs = Annotated[list[Path], typer.Argument(help="One run or more.", autocompletion=complete_run)]
@@ -22,6 +22,7 @@ def losses(
     limit: Annotated[int, typer.Option(help="Evaluate only this many tokens, from the start.", min=1)] = 100_000,
     batch: Annotated[int, typer.Option(help="Number of segments per batch.", min=1)] = 16,
     checkpoint: Checkpoint = "last",
+    device: Device = "auto",
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -31,7 +32,7 @@ def losses(
     from formers.training.log import progress_bar
 
     with progress_bar("evaluating") as tick:
-        found = [each for run in runs for each in run_losses(run, data, split, batch, limit, checkpoint, tick)]
+        found = [each for run in runs for each in run_losses(run, data, split, batch, limit, checkpoint, tick, device)]
     panel = losses_panel(found)
     if out is not None:
         caption = "The mean loss by the position within the segment. A segment read alone starts without context."
@@ -54,6 +55,7 @@ def context(
         typer.Option(help="The share of tokens that count, hardest first; may be repeated; 0.1, 0.5 and 1 unless given.", min=0.0, max=1.0),
     ] = None,
     checkpoint: Checkpoint = "last",
+    device: Device = "auto",
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -66,7 +68,7 @@ def context(
 
     tops = top or [0.1, 0.5, 1.0]
     with progress_bar("evaluating") as tick:
-        found = run_contexts(runs, data, split, tokens, step, longest, checkpoint, tick)
+        found = run_contexts(runs, data, split, tokens, step, longest, checkpoint, tick, device)
     panels = context_panels(found, tops[0])
     if out is not None:
         wrote(save_panels(panels, out, context_words(found)), json)

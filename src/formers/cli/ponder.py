@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from formers.cli.common import Json, Out, Run, check_file, print_json, wrote
+from formers.cli.common import Device, Json, Out, Run, check_file, print_json, wrote
 from formers.cli.complete import complete_data
 
 
@@ -28,6 +28,7 @@ def ponder(
     batch: Annotated[int, typer.Option(help="How many rows of the data at a time.", min=1)] = 16,
     steps: Annotated[bool, typer.Option("--steps", help="Also show the halting probabilities of each step.")] = False,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights: last or best.")] = "last",
+    device: Device = "cpu",
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -38,19 +39,22 @@ def ponder(
     if text is None:
         if target is not None:
             raise FormersError(f"--target {target!r} belongs to a source: give that with --text.")
-        _data(run, data, split, limit, batch, steps, checkpoint, out, json)
+        _data(run, data, split, limit, batch, steps, checkpoint, device, out, json)
         return
     for name, value in {"data": data, "split": split, "limit": limit}.items():
         if value is not None:
             raise FormersError(f"--{name} {value} is for data, not --text: leave one of them out.")
-    _text(run, text, target, steps, checkpoint, out, json)
+    _text(run, text, target, steps, checkpoint, device, out, json)
 
 
-def _text(run: Path, text: str, target: str | None, steps: bool, checkpoint: Literal["last", "best"], out: Path | None, json: bool) -> None:
+def _text(
+    run: Path, text: str, target: str | None, steps: bool, checkpoint: Literal["last", "best"], device: str, out: Path | None, json: bool
+) -> None:  # fmt: skip
     from formers.inspect import by_step, draw_ponder, ponder_facts, ponder_of, save_ponder, steps_table
     from formers.model import load
+    from formers.training.device import pick_device
 
-    model = load(run, "cpu", checkpoint)
+    model = load(run, pick_device(device), checkpoint)
     name = _named(model.spec.name, run)
     seen, flops = ponder_of(model, text, target, name)
     if out is not None:
@@ -69,13 +73,13 @@ def _text(run: Path, text: str, target: str | None, steps: bool, checkpoint: Lit
 
 def _data(
     run: Path, data: str | None, split: str | None, limit: int | None, batch: int, steps: bool, checkpoint: Literal["last", "best"],
-    out: Path | None, json: bool,
+    device: str, out: Path | None, json: bool,
 ) -> None:  # fmt: skip
     from formers.inspect import difficulty_facts, difficulty_table, run_difficulty, save_difficulty, steps_table
     from formers.training.log import progress_bar
 
     with progress_bar("reading") as tick:
-        seen = run_difficulty(run, data, split, batch, limit, checkpoint, steps, tick)
+        seen = run_difficulty(run, data, split, batch, limit, checkpoint, steps, tick, device)
     name = run.resolve().name
     if out is not None:
         wrote(save_difficulty(seen, out, name), json)

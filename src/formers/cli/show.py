@@ -10,7 +10,7 @@ import typer
 from formers.cli import measure
 from formers.cli.attention import Checkpoint, alignment, attention, named
 from formers.cli.buckets import buckets
-from formers.cli.common import Json, MemberPreset, MemberSet, MemberVocab, Out, Run, check_file, print_json, wrote
+from formers.cli.common import Device, Json, MemberPreset, MemberSet, MemberVocab, Out, Run, check_file, print_json, wrote
 from formers.cli.complete import complete_member, complete_pattern, complete_pattern_set
 from formers.cli.figures import figure
 from formers.cli.interaction import interaction
@@ -149,15 +149,17 @@ def spans(
     run: Run,
     text: Annotated[str | None, typer.Option(help="What the model reads, where every token has its own spans (dynamic).")] = None,
     checkpoint: Checkpoint = "last",
+    device: Device = "cpu",
     out: Out = None,
     json: Json = False,
 ) -> None:
     """Draw the learned span of each head of RUN, and the operations saved."""
     from formers.inspect import draw_spans, save_spans, spans_facts, spans_of
     from formers.model import load
+    from formers.training.device import pick_device
 
     check_file(out, (".png", ".svg"))
-    model = load(run, "cpu", checkpoint)
+    model = load(run, pick_device(device), checkpoint)
     seen = spans_of(model, text, named(model.spec.name, run))
     if out is not None:
         wrote(save_spans(seen, out), json)

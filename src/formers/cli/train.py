@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from formers.cli.common import Json, Set, report
+from formers.cli.common import Json, OwnDevice, Set, report
 from formers.cli.complete import complete_data, complete_member, complete_preset, complete_run
 from formers.cli.config import read_yaml
 from formers.cli.options import ELSEWHERE, parse_set
@@ -22,7 +22,9 @@ log = logging.getLogger(__name__)
 
 Steps = Annotated[int | None, typer.Option(help="Stop after this many steps, counted from the start of the run; default 1000.")]
 Minutes = Annotated[float | None, typer.Option(help="Stop after this many minutes, counted from the start of the run.")]
-Device = Annotated[str | None, typer.Option(help="The device: cpu, cuda, mps; auto takes the best available.")]
+TrainDevice = Annotated[
+    str | None, typer.Option(help="The device to compute on: cpu, cuda, cuda:1, mps; auto, the default, takes the best available.")
+]
 Counts = Annotated[bool, typer.Option("--counts", help="Fit an order-3 count model to the same bytes, for comparison.")]
 Sample = Annotated[int, typer.Option(help="Number of tokens of sample text at the end.")]
 Prompt = Annotated[str, typer.Option(help="The prompt of the sample text at the end.")]
@@ -63,7 +65,7 @@ def train(
         typer.Option("--from", metavar="RUN", help="Start from the weights and sizes of another run.", autocompletion=complete_run),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the dropout; 0 unless given.")] = None,
-    device: Device = None,
+    device: TrainDevice = None,
     tokens: Annotated[str | None, typer.Option(help="The tokens of a text: bytes, characters, bpe or words.")] = None,
     valid: Annotated[str | None, typer.Option(help="Held-out data of your own; else a part of --data is held out.")] = None,
     save_every: Annotated[int | None, typer.Option(help="Save every this many steps; default: every five minutes.")] = None,
@@ -148,7 +150,7 @@ def resume(
     run: Annotated[Path, typer.Argument(help="The folder of a run that was stopped or is to be extended.", autocompletion=complete_run)],
     steps: Steps = None,
     minutes: Minutes = None,
-    device: Device = None,
+    device: OwnDevice = None,
     counts: Counts = False,
     sample: Sample = 0,
     prompt: Prompt = "",

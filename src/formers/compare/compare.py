@@ -33,7 +33,7 @@ from formers.training.start import arranged
 COMPARISON = "comparison.json"
 """The file in the folder of a comparison that holds its results so far."""
 FORMAT = "formers/comparison/1"
-TRAINED = ("tokens_per_second", "images_per_second", "steps", "seconds", "peak_memory_bytes")
+TRAINED = ("tokens_per_second", "images_per_second", "steps", "seconds", "peak_memory_bytes", "peak_device_memory_bytes")
 """Figures of a training that are compared."""
 EVALUATED = (
     "bits_per_byte", "bits_per_dimension", "nats_per_image", "perplexity", "word_perplexity", "accuracy", "exact", "loss", "targets",
@@ -72,6 +72,7 @@ def compare(
     say: Callable[[str], None] = print,
     split: str | None = None,
     command: str = "",
+    device: str | None = None,
 ) -> dict[str, Any]:
     """Trains and evaluates every variant with every seed; a row of figures for each variant, the verdict, and what they have in common.
 
@@ -79,8 +80,9 @@ def compare(
     parameters: as many for all; the first variant's unless given. limit: how many tokens of the held-out data are evaluated.
     seed, seeds: the first seed, and how many. overwrite: whether runs of other commands make room.
     split: the part that is evaluated, held out unless given. command: what began the comparison.
+    device: of training and evaluation; the best available unless given.
     """
-    plans = planned(variants, data, out, common, budget, parameters, limit, seed, seeds, split)
+    plans = planned(variants, data, out, common, budget, parameters, limit, seed, seeds, split, device)
     for plan in plans:
         if not overwrite and runs.is_other(plan.folder, plan.train):
             raise FormersError(f"{str(plan.folder)!r} holds a run of another command: give another --out, or --overwrite to train it anew.")
@@ -96,7 +98,7 @@ def compare(
 
 def planned(
     variants: Sequence[Variant], data: str, out: Path, common: dict[str, Any], budget: Budget, parameters: int | None, limit: int | None,
-    seed: int, seeds: int, split: str | None,
+    seed: int, seeds: int, split: str | None, device: str | None = None,
 ) -> list[Plan]:  # fmt: skip
     """The runs that a comparison needs, seed by seed; what cannot be compared is refused before anything is trained."""
     if len({v.folder for v in variants}) < len(variants):
@@ -113,14 +115,15 @@ def planned(
     tokens = [] if own_tokens(data) else ["--tokens", "bytes"]
     spent = [_budget_words(budget, each, data, options) for each, (options, _) in zip(variants, chosen, strict=True)]
     slices = [*([] if limit is None else ["--limit", str(limit)]), *([] if split is None else ["--split", split])]
+    where = [] if device is None else ["--device", device]
     plans = []
     for number in range(seed, seed + seeds):
         for each, (options, count), budgeted in zip(variants, chosen, spent, strict=True):
             run = out / (each.folder if number == seed else f"{each.folder}-{number}")
             sets = [word for name, value in options.items() for word in ("--set", f"{name}={json.dumps(value)}")]
             seeded = ["--seed", str(number)] if number else []
-            words = ["train", each.member, "--data", data, "--out", str(run), *budgeted, *tokens, *seeded, *sets]
-            plans.append(Plan(each, number, run, count, words, ["eval", str(run), *slices]))
+            words = ["train", each.member, "--data", data, "--out", str(run), *budgeted, *tokens, *seeded, *where, *sets]
+            plans.append(Plan(each, number, run, count, words, ["eval", str(run), *slices, *where]))
     return plans
 
 

@@ -48,6 +48,11 @@ def steps_of(row: dict[str, Any]) -> str:
     return "" if row["steps"] is None else f"{row['steps']:,}"
 
 
+def memory_of(row: dict[str, Any]) -> int | None:
+    """The peak memory of a row: that of the device, or of the process where it computes on the CPU."""
+    return row.get("peak_device_memory_bytes") or row.get("peak_memory_bytes")
+
+
 def markdown(results: dict[str, Any], command: str) -> str:
     """The comparison as a page: the command, what it ran on, and a table."""
     budget = Budget(results["equal"], results["budget"]).words
@@ -58,7 +63,8 @@ def markdown(results: dict[str, Any], command: str) -> str:
         "|---|" + "---:|" * (4 + len(titles(results["rows"]))),
     ]  # fmt: skip
     for row in results["rows"]:
-        memory = f"{row['peak_memory_bytes'] / 1e6:,.0f} MB" if row.get("peak_memory_bytes") else ""
+        most = memory_of(row)
+        memory = f"{most / 1e6:,.0f} MB" if most else ""
         figures = [shown(row, title) for title in titles(results["rows"])]
         cells = (f"`{row['variant']}`", f"{row['parameters']:,}", *figures, speed_of(row, results["rows"]), steps_of(row), memory)
         lines.append(f"| {' | '.join(cells)} |")

@@ -98,12 +98,15 @@ class KVCache:
         return KVCache(keys, values, where, buffer, start, solid)
 
     def last(self, n: int) -> KVCache:
-        """The cache of the last n tokens only; nothing is copied."""
+        """The cache of the last n tokens only; nothing is copied, except under torch.compile."""
         drop = self.keys.shape[2] - n
-        if drop <= 0:
+        if torch.compiler.is_compiling():  # without a comparison, each outcome of which would be a graph
+            drop = max(drop, 0)
+            n = self.keys.shape[2] - drop
+        elif drop <= 0:
             return self
         where = last_positions(self.positions, n, self.keys)
-        keys, values = self.keys.narrow(2, drop, n), self.values.narrow(2, drop, n)
+        keys, values = (_last(x, 2, drop, n) for x in (self.keys, self.values))
         return KVCache(keys, values, where, self.buffer, self.start + drop, min(self.solid, n))
 
     def keep_only(self, wanted: StaticPositions) -> KVCache:
@@ -192,10 +195,13 @@ class HiddenMemory:
     def last(self, n: int) -> HiddenMemory:
         """The memory of the last n tokens only; nothing is copied."""
         drop = self.states.shape[1] - n
-        if drop <= 0:
+        if torch.compiler.is_compiling():  # as in KVCache
+            drop = max(drop, 0)
+            n = self.states.shape[1] - drop
+        elif drop <= 0:
             return self
         where = last_positions(self.positions, n, self.states)
-        return replace(self, states=self.states.narrow(1, drop, n), positions=where, start=self.start + drop)
+        return replace(self, states=_last(self.states, 1, drop, n), positions=where, start=self.start + drop)
 
     def left_padded(self) -> HiddenMemory:
         """The memory with the empty slots of each row before its tokens."""
@@ -221,6 +227,12 @@ class HiddenMemory:
         same = self.cached_kv is not None and states.dtype == self.states.dtype and states.device == self.states.device
         cached_kv = (self.cached_kv[0], self.cached_kv[1].map(change)) if self.cached_kv is not None and same else None
         return HiddenMemory(states, _mapped(self.positions, change), self.zeros, cached_kv)
+
+
+def _last(x: Tensor, dim: int, start: int, n: int) -> Tensor:
+    """n indices of a dimension from `start`: a view, but under torch.compile a copy, because other strides would be another graph."""
+    part = x.narrow(dim, start, n)
+    return part.clone(memory_format=torch.contiguous_format) if torch.compiler.is_compiling() else part
 
 
 def _cleared(positions: Positions, done: Tensor) -> ExplicitPositions:

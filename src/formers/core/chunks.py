@@ -13,11 +13,11 @@ def in_chunks(compute: Callable[..., Tensor], tensors: tuple[Tensor, ...], chunk
     """compute(*tensors) in chunks of `chunk` indices along a dimension, concatenated; compute must treat each index independently.
 
     With gradients, each chunk is checkpointed: the backward pass recomputes it, and with `draws` replays the same random numbers.
-    Under torch.compile the chunks are not checkpointed, because the compiler decides what is recomputed.
+    Under torch.compile there is one chunk: their number would be a constant of the graph, so that every length would need a graph.
     """
-    if tensors[0].shape[dim] <= chunk:
+    if torch.compiler.is_compiling() or tensors[0].shape[dim] <= chunk:
         return compute(*tensors)
     slices = zip(*(torch.split(tensor, chunk, dim) for tensor in tensors), strict=True)
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if not torch.is_grad_enabled():
         return torch.cat([compute(*few) for few in slices], dim)
     return torch.cat([checkpoint(compute, *few, use_reentrant=False, preserve_rng_state=draws) for few in slices], dim)

@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 
@@ -35,3 +36,10 @@ def fresh_seed() -> int:
     """A seed drawn from torch's global generator: setting or restoring that generator reproduces it."""
     with unset_fake_temporarily():  # fake tensors have no values
         return int(torch.randint(1 << 62, (), device="cpu"))
+
+
+def fresh_seeds(count: int) -> Tensor:
+    """Seeds (count,) drawn as by `fresh_seed`, on the CPU: torch.compile draws a tensor anew in each call of its graph, but no integer."""
+    if torch.compiler.is_compiling():
+        return torch.randint(1 << 62, (count,), device="cpu")
+    return torch.tensor([fresh_seed() for _ in range(count)], dtype=torch.int64, device="cpu")

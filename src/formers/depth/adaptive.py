@@ -21,7 +21,20 @@ from torch import Tensor, nn
 from formers.core import Context, Sizes
 from formers.core.compiler import concrete
 from formers.depth.base import BlockState, Depth, DepthModule, States
-from formers.depth.halting import HALTING, Act, Bias, Epsilon, Halting, Price, account, add_weighted, begin, is_inspected, may_skip
+from formers.depth.halting import (
+    HALTING,
+    Act,
+    Bias,
+    Epsilon,
+    Halting,
+    Price,
+    account,
+    add_weighted,
+    begin,
+    halting_probability,
+    is_inspected,
+    may_skip,
+)
 from formers.depth.step_input import StepInput
 
 Averaged = tuple[Tensor, Halting, list[BlockState]]
@@ -91,7 +104,7 @@ class AdaptiveBlocks(DepthModule):
 
     def halting(self, state: Tensor) -> Tensor:
         """Halting probabilities h (...) of states (..., dim)."""
-        return torch.sigmoid(self.unit(state)).squeeze(-1)  # E40
+        return halting_probability(self.unit, state)  # E40
 
     def is_over(self, halting: Halting, context: Context) -> bool:
         """Whether all tokens have halted, and neither a state nor an inspection needs further steps."""

@@ -20,10 +20,12 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, FiniteFloat
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from formers.core.compiler import concrete
 from formers.core.context import Context, Watch
+from formers.core.precision import without_autocast
 
 HALTING, STEPS, REMAINDER = "halting", "ponder steps", "remainder"
 """Suffixes of the names of recorded values: halting probabilities h (batch, length) of a step, or (batch, length, steps) of all, NaN for
@@ -99,6 +101,13 @@ def begin(running: Tensor, dtype: torch.dtype) -> Halting:
     dtype = torch.promote_types(dtype, torch.float32)
     zero = torch.zeros(running.shape, dtype=dtype, device=running.device)
     return Halting(running, zero, zero, zero)
+
+
+def halting_probability(unit: nn.Linear, state: Tensor) -> Tensor:
+    """h = sigmoid(w . s + b) (...) of states (..., dim), in at least float32, also under autocast: sums of h decide when a token halts."""
+    kind = torch.promote_types(state.dtype, torch.float32)
+    with without_autocast(state):
+        return torch.sigmoid(F.linear(state.to(kind), unit.weight.to(kind), unit.bias.to(kind))).squeeze(-1)
 
 
 def add_weighted(mean: Tensor, state: Tensor, p: Tensor, act: Act = "graves") -> Tensor:

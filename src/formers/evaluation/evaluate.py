@@ -13,6 +13,9 @@ from torch import Tensor
 
 from formers.core import IGNORED, FormersError, State
 from formers.core.content import fixed_weights
+from formers.core.devices import capabilities
+from formers.core.host import to_device, to_host
+from formers.core.precision import Precision, evaluation_precision
 from formers.data import Batch, Batches, Streams, Tokenizer
 from formers.data.images import ImageBatches
 from formers.data.spread import spread
@@ -54,6 +57,7 @@ def evaluate(
     total: Total | None = None,
     progress: Progress | None = None,
     ponder: PonderMetrics | None = None,
+    precision: Precision = "float32",
 ) -> Results:
     """Mean loss per target over a part of the data, the metrics derived from it, and the protocol in words.
 
@@ -64,6 +68,7 @@ def evaluate(
     stop: called before each batch; if it returns True, Stopped is raised.
     share: (rank, world): this process evaluates every world-th batch, beginning at rank. total: sums over these processes.
     ponder: collects the ponder times; a new PonderMetrics by default.
+    precision: of the products; float32 is without TF32.
     """
     part = part or default_part(batches)
     some = None if sample is None else sample * size
@@ -74,7 +79,7 @@ def evaluate(
     rank, world = (0, 1) if batches.continues else share  # a state is carried from each batch to the next
     device = next(model.parameters()).device
     state, done, start = None, 0, time.perf_counter()
-    with evaluating(model), fixed_weights():
+    with evaluating(model), fixed_weights(), evaluation_precision(precision, device):
         read = batches.beginning(part, first) if isinstance(batches, Streams) and first is not None else batches
         cut = read.eval_batches(size, part, stride) if some is None else read.eval_batches(size, part, stride, some)
         for i, batch in enumerate(_take_first(islice(cut, limit), first, metrics)):
@@ -82,15 +87,18 @@ def evaluate(
             fresh, targets = batch.pop("fresh", None), batch["targets"]
             mine = i % world == rank
             if mine:
-                here = {name: value.to(device) for name, value in batch.items()}
+                if not capabilities(device).host:  # on the host the forward pass checks them itself
+                    model.check_ids(batch)
+                here = to_device(batch, device)
                 state = _carried(model, state, fresh, device) if batches.continues else None
                 further: dict[str, Any] = {} if state is None else {"state": state}
                 watch = ponder.watch()
                 out = model(**here, **further) if watch is None else model(**here, **further, watch=watch)
                 state = out.state if batches.continues else None
-                metrics.update(targets, out)
+                figures = to_host({**metrics.figures(targets, out), **ponder.figures(watch)})  # the only wait for the device
+                metrics.add(targets, figures)
                 if watch is not None:
-                    ponder.update(batch, out, watch)
+                    ponder.update(batch, out, watch, figures)
             metrics.observe(batch, mine)
             done += _count(metrics, targets)
             if progress is not None:
@@ -121,20 +129,23 @@ def evaluate_all(
     stop: Stop | None = None,
     share: tuple[int, int] = (0, 1),
     progress: Progress | None = None,
+    precision: Precision = "float32",
 ) -> Results:
     """The results of `evaluate`; for pairs also the exact-match rate and BLEU of generated targets.
 
     matches: number of pairs to generate targets for, spread over the part; the first ones if `first` is given.
     """
     results = evaluate(
-        model, batches, tokenizer, size, None, part, stride, first=first, sample=sample, stop=stop, share=share, progress=progress
-    )
+        model, batches, tokenizer, size, None, part, stride, first=first, sample=sample, stop=stop, share=share, progress=progress,
+        precision=precision,
+    )  # fmt: skip
     if not isinstance(model, Seq2Seq) or isinstance(batches, Exercised | ImageBatches):  # for exercises `exact` is the same
         return results
     pairs = batches.parts[part or default_part(batches)]
     count = _smallest(len(pairs), matches, first, sample and sample * size) or 0
     chosen = range(count) if first is not None else spread(len(pairs), count).tolist()
-    written, wanted = generate_targets(model, [pairs[i] for i in chosen], stop, progress)
+    with evaluation_precision(precision, next(model.parameters()).device):
+        written, wanted = generate_targets(model, [pairs[i] for i in chosen], stop, progress)
     made, how = bleu(written, wanted)
     answered = Coverage(count, len(pairs), "pairs")
     how = f"{results['protocol']}; {answered} written greedily; {how}"
@@ -184,7 +195,7 @@ def _carried(model: Model, state: State | None, fresh: Tensor | None, device: to
     assert fresh is not None
     if state is None or bool(fresh.all()):
         return model.initial_state(len(fresh))
-    return state.reset(fresh.to(device)) if bool(fresh.any()) else state
+    return state.reset(fresh.to(device, non_blocking=True)) if bool(fresh.any()) else state
 
 
 def _take_first(batches: Iterator[Batch], first: int | None, metrics: Metrics) -> Iterator[Batch]:

@@ -10,12 +10,15 @@ the same tokens. Rows without targets do not count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from formers.core import IGNORED
+from formers.core.devices import capabilities
+from formers.core.host import to_device, to_host
 from formers.data.tasks import Exercised
 from formers.evaluation.coverage import Coverage
 from formers.evaluation.metrics import Metrics, Results, top_class
@@ -52,9 +55,12 @@ class ExactMatchMetrics(Metrics):
         self.evaluated: list[RowResult] = []
         """The rows that this process evaluated, in order."""
 
-    def update(self, targets: Tensor, out: Output) -> None:
-        super().update(targets, out)
-        rows = row_results(self.model, targets, out, self.end)
+    def figures(self, targets: Tensor, out: Output) -> dict[str, Tensor]:
+        return {**super().figures(targets, out), "top": top_class(self.model, out, targets != IGNORED)}
+
+    def add(self, targets: Tensor, figures: Mapping[str, Tensor]) -> None:
+        super().add(targets, figures)
+        rows = _rows(targets, figures["top"], self.end)
         self.evaluated += rows
         self.sums["symbols"] += sum(row.symbols for row in rows)
         self.sums["right"] += sum(row.right for row in rows)
@@ -91,7 +97,9 @@ def by_difficulty(model: Model, batches: Any, part: str = "valid", size: int = 6
     metrics, device = ExactMatchMetrics(model, batches.ending()), next(model.parameters()).device
     with evaluating(model):
         for batch in batches.eval_batches(size, part):  # type: ignore[attr-defined]
-            metrics.update(batch["targets"], model(**{name: value.to(device) for name, value in batch.items()}))
+            if not capabilities(device).host:
+                model.check_ids(batch)
+            metrics.update(batch["targets"], model(**to_device(batch, device)))
     return metrics.by_difficulty(batches.difficulty(part))
 
 
@@ -107,19 +115,28 @@ class Correctness(NamedTuple):
 
 
 def correctness(model: Model, targets: Tensor, out: Output, end: int | None = None) -> Correctness:
-    """Which steps of a batch have a target, and which are right; `end` is the token that ends an answer."""
+    """Which steps of a batch have a target, and which are right; targets of the host; `end` is the token that ends an answer."""
+    return _correctness(targets, to_host({"top": top_class(model, out, targets != IGNORED)})["top"], end)
+
+
+def row_results(model: Model, targets: Tensor, out: Output, end: int | None = None) -> list[RowResult]:
+    """The result of each row of a batch; targets of the host."""
+    return _rows(targets, to_host({"top": top_class(model, out, targets != IGNORED)})["top"], end)
+
+
+def _correctness(targets: Tensor, top: Tensor, end: int | None) -> Correctness:
+    """From the most likely class (n,) of each target, on the host."""
     counted = targets != IGNORED
     hit = ~counted
-    hit[counted] = top_class(model, out, counted) == targets[counted]
+    hit[counted] = top == targets[counted]
     symbol = counted if end is None else counted & (targets != end)
     if targets.dim() == 3:  # several places a step
         counted, hit, symbol = counted.any(dim=2), hit.all(dim=2), symbol.any(dim=2)
     return Correctness(*(each.view(len(targets), -1) for each in (counted, symbol, hit)))
 
 
-def row_results(model: Model, targets: Tensor, out: Output, end: int | None = None) -> list[RowResult]:
-    """The result of each row of a batch."""
-    counted, symbol, hit = correctness(model, targets, out, end)
+def _rows(targets: Tensor, top: Tensor, end: int | None) -> list[RowResult]:
+    counted, symbol, hit = _correctness(targets, top, end)
     whole = hit.all(dim=1) & counted.any(dim=1)
     return [RowResult(*row) for row in zip(symbol.sum(dim=1).tolist(), (hit & symbol).sum(dim=1).tolist(), whole.tolist(), strict=True)]
 

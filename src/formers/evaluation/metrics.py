@@ -10,12 +10,14 @@ separate token.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from formers.core import IGNORED
+from formers.core.host import to_host
 from formers.data import Batch, Batches, Bytes, LastWord, Stories, Tokenizer
 from formers.data.images import ImageBatches
 from formers.data.spread import spread
@@ -71,11 +73,19 @@ class Metrics:
         self.sums: dict[str, float] = dict.fromkeys(("nats", "targets", "rows", *self.extra), 0.0)
 
     def update(self, targets: Tensor, out: Output) -> None:
-        """Adds the output of a forward pass."""
+        """Adds the output of a forward pass for targets of the host; the host waits for the device once."""
+        self.add(targets, to_host(self.figures(targets, out)))
+
+    def figures(self, targets: Tensor, out: Output) -> dict[str, Tensor]:
+        """The tensors of an output that `add` needs on the host, by name."""
+        return {"loss": out.losses["cross_entropy"]}
+
+    def add(self, targets: Tensor, figures: Mapping[str, Tensor]) -> None:
+        """Adds the figures of an output, on the host."""
         counted = (targets != IGNORED).flatten(1) if targets.dim() > 1 else (targets != IGNORED)[:, None]
         count = int(counted.sum())
         if count:
-            self.sums["nats"] += float(out.losses["cross_entropy"]) * count
+            self.sums["nats"] += float(figures["loss"]) * count
             self.sums["targets"] += count
             self.sums["rows"] += int(counted.any(dim=1).sum())
 
@@ -197,10 +207,12 @@ class ClassMetrics(Metrics):
         super().__init__()
         self.model = model
 
-    def update(self, targets: Tensor, out: Output) -> None:
-        super().update(targets, out)
-        counted = targets != IGNORED
-        self.sums["right"] += int((top_class(self.model, out, counted) == targets[counted]).sum())
+    def figures(self, targets: Tensor, out: Output) -> dict[str, Tensor]:
+        return {**super().figures(targets, out), "top": top_class(self.model, out, targets != IGNORED)}
+
+    def add(self, targets: Tensor, figures: Mapping[str, Tensor]) -> None:
+        super().add(targets, figures)
+        self.sums["right"] += int((figures["top"] == targets[targets != IGNORED]).sum())
 
     def extra_results(self) -> Results:
         return {"accuracy": self.sums["right"] / self.sums["targets"]}
@@ -221,10 +233,13 @@ class StoryMetrics(ClassMetrics):
         for task in self.known:
             self.sums |= {f"right {task}": 0.0, f"rows {task}": 0.0}
 
-    def update(self, targets: Tensor, out: Output) -> None:
-        super().update(targets, out)
+    def figures(self, targets: Tensor, out: Output) -> dict[str, Tensor]:
         assert out.logits is not None
-        self.right = out.logits.argmax(dim=-1).cpu() == targets
+        return {**super().figures(targets, out), "answers": out.logits.argmax(dim=-1)}
+
+    def add(self, targets: Tensor, figures: Mapping[str, Tensor]) -> None:
+        super().add(targets, figures)
+        self.right = figures["answers"] == targets
 
     def observe(self, batch: Batch, mine: bool) -> None:
         """Rows come in the order of the part."""
@@ -251,8 +266,8 @@ class MaskedMetrics(ClassMetrics):
         super().__init__(model)
         self.bytes = isinstance(tokenizer, Bytes)
 
-    def update(self, targets: Tensor, out: Output) -> None:
-        super().update(targets, out)
+    def add(self, targets: Tensor, figures: Mapping[str, Tensor]) -> None:
+        super().add(targets, figures)
         self.sums["read"] += targets.numel()
 
     def extra_results(self) -> Results:
@@ -282,11 +297,14 @@ class LastWordMetrics(Metrics):
         super().__init__()
         self.model = model
 
-    def update(self, targets: Tensor, out: Output) -> None:
-        super().update(targets, out)
+    def figures(self, targets: Tensor, out: Output) -> dict[str, Tensor]:
+        return {**super().figures(targets, out), "top": top_class(self.model, out, targets != IGNORED)}
+
+    def add(self, targets: Tensor, figures: Mapping[str, Tensor]) -> None:
+        super().add(targets, figures)
         counted = targets != IGNORED
         right = ~counted
-        right[counted] = top_class(self.model, out, counted) == targets[counted]
+        right[counted] = figures["top"] == targets[counted]
         right = right.all(dim=1)
         self.sums["right"] += int((right & counted.any(dim=1)).sum())
 
@@ -318,9 +336,13 @@ def metrics_for(model: Model, batches: Batches, tokenizer: Tokenizer | None, par
 
 
 def top_class(model: Model, out: Output, counted: Tensor) -> Tensor:
-    """The most likely class (n,) of each of the n counted targets, on the CPU; logits that the head left out are computed in chunks."""
+    """The most likely class (n,) of each of the n targets that are counted, a mask of the host; logits that the head left out are
+    computed in chunks."""
+    index = counted.flatten().nonzero().view(-1)
     if out.logits is not None:
-        return out.logits[counted.to(out.logits.device)].argmax(dim=-1).cpu()
+        flat = out.logits.flatten(0, -2)
+        return flat[index.to(flat.device, non_blocking=True)].argmax(dim=-1)
     assert out.hidden is not None
-    few = torch.split(out.hidden[counted.to(out.hidden.device)], LOGITS_CHUNK)
-    return torch.cat([model.head(hidden[None], model.embedding, None, None)[0][0].argmax(dim=-1) for hidden in few]).cpu()
+    flat = out.hidden.flatten(0, -2)
+    few = torch.split(flat[index.to(flat.device, non_blocking=True)], LOGITS_CHUNK)
+    return torch.cat([model.head(hidden[None], model.embedding, None, None)[0][0].argmax(dim=-1) for hidden in few])

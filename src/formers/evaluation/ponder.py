@@ -12,6 +12,7 @@ from torch import Tensor
 
 from formers.core import Watch
 from formers.core.context import ENCODER
+from formers.core.host import to_host
 from formers.depth.halting import REMAINDER, STEPS
 from formers.model import Output, Spec
 
@@ -33,12 +34,24 @@ class PonderMetrics:
         """Records the ponder times of a forward pass; None without ACT. Halted tokens are still skipped."""
         return Watch(only=(STEPS, REMAINDER)) if self.most else None
 
-    def update(self, batch: Mapping[str, Tensor], out: Output, watch: Watch) -> None:
-        """Adds the recorded batch; padding takes 0 steps and is not counted as a token."""
+    def figures(self, watch: Watch | None) -> dict[str, Tensor]:
+        """What was recorded, as tensors that `update` needs on the host, by name: N and R of each stack, layer and token."""
+        if watch is None:
+            return {}
+        notes = {(side, name): watch.notes[side + name] for side in self.most for name in (STEPS, REMAINDER)}
+        return {f"{side}{name} {step}": value for (side, name), found in notes.items() for step, value in found.items()}
+
+    def update(self, batch: Mapping[str, Tensor], out: Output, watch: Watch, figures: Mapping[str, Tensor] | None = None) -> None:
+        """Adds the recorded batch; padding takes 0 steps and is not counted as a token.
+
+        figures: those of `figures(watch)` on the host; they are copied if not given.
+        """
+        here = to_host(self.figures(watch)) if figures is None else figures
         for side in self.most:
-            for step, taken in watch.notes[side + STEPS].items():
+            for step in watch.notes[side + STEPS]:
+                taken = here[f"{side}{STEPS} {step}"]
                 self.sums[side + STEPS] += float(taken.sum())
-                self.sums[side + REMAINDER] += float(watch.notes[side + REMAINDER][step].sum())
+                self.sums[side + REMAINDER] += float(here[f"{side}{REMAINDER} {step}"].sum())
                 self.sums[side + TOKENS] += int((taken > 0).sum())
 
     def results(self) -> dict[str, Any]:

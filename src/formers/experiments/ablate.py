@@ -66,6 +66,7 @@ def ablate(
     options: dict[str, Any] | None = None,
     say: Callable[[str], None] = print,
     tick: Tick = lambda done, total: None,
+    device: str = "auto",
 ) -> dict[str, Any]:
     """Trains a member whole and without each part, with the seeds 0, 1, ...; a row of metrics for each.
 
@@ -82,7 +83,7 @@ def ablate(
         raise FormersError(f"{member} has two stacks, and an ablation changes only one: use decoder, or another member with one stack.")
     task = with_protocol(prepare(member, data, None, sizes, reading), {})
     specs = _specs(task.spec, named, say)
-    where = pick_device("auto")
+    where = pick_device(device)
     prepare_precision(settings.precision, where)
     rows: list[dict[str, Any]] = []
     total = len(specs) * seeds * steps

@@ -70,6 +70,7 @@ class Copying:
     rate: float = 3e-3
     warmup: int = 100
     seed: int = 0
+    device: str = "cpu"
 
     limits: ClassVar[dict[str, tuple[float, float]]] = LIMITS
     titles: ClassVar[tuple[str, ...]] = ("trained with", *(f"{name:>7}" for name in COLUMNS), "  other", "seconds")
@@ -157,7 +158,7 @@ def claims(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def train_model(task: Copying, rounds: int, tick: Callable[[], None] = lambda: None) -> tuple[Model, list[float]]:
     """The model trained with these rounds, and the loss of each step."""
-    training = TrainingSettings(task.steps, task.batch, task.rate, task.warmup)
+    training = TrainingSettings(task.steps, task.batch, task.rate, task.warmup, task.device)
     return train_spec(task.spec(rounds), training, task.seed, partial(duplication, task.words, task.symbols, task.batch, task.seed), tick)
 
 
@@ -166,7 +167,8 @@ def copy_accuracy(task: Copying, model: Model) -> float:
     """The share of tokens of the second words that a model predicts right, on held-out rows."""
     batch = duplication(task.words, task.symbols, ROWS, task.seed, part="valid")
     with evaluating(model):
-        logits = torch.cat([model(tokens).logits for tokens in torch.split(batch["tokens"], PIECE)])
+        tokens = batch["tokens"].to(next(model.parameters()).device)
+        logits = torch.cat([model(some).logits for some in torch.split(tokens, PIECE)]).cpu()
     return token_accuracy(logits, batch["targets"])
 
 

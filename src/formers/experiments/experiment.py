@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -43,6 +43,7 @@ class Experiment:
     steps: int
     batch: int
     rate: float
+    device: str = field(default="cpu", kw_only=True)
 
     name: ClassVar[str]
     limits: ClassVar[dict[str, tuple[float, float]]]
@@ -55,7 +56,7 @@ class Experiment:
     @property
     def training(self) -> TrainingSettings:
         """The training settings of all setups."""
-        return TrainingSettings(self.steps, self.batch, self.rate)
+        return TrainingSettings(self.steps, self.batch, self.rate, device=self.device)
 
     def setups(self) -> dict[str, Setup]:
         """The models and their data, in the order of the table."""

@@ -19,23 +19,26 @@ from torch import Tensor
 from formers.bench.progress import working
 from formers.bench.timing import one_thread
 from formers.core import FormersError, Watch
+from formers.core.host import to_device, to_host
 from formers.data.batches import Batch
 from formers.data.tasks import Exercised
 from formers.depth.halting import STEPS
 from formers.evaluation.exact_match import RowResult, row_results
 from formers.model import Model, Spec, build, evaluating
+from formers.training.device import pick_device
 
 POINTS = 60
 """Number of losses saved per training: means of as many stretches."""
 
 
 class TrainingSettings(NamedTuple):
-    """Training settings: steps, rows per step, learning rate, warm-up."""
+    """Training settings: steps, rows per step, learning rate, warm-up, device."""
 
     steps: int
     batch: int
     rate: float
     warmup: int = 100
+    device: str = "cpu"
 
     def words(self) -> str:
         return f"{self.steps:,} steps of {self.batch} rows, Adam {self.rate:g}, warm-up {self.warmup}, cosine to 0, gradients clipped at 1"
@@ -113,7 +116,8 @@ def train_model(
     if training.steps < 1:
         raise FormersError(f"steps={training.steps} trains nothing: give at least 1.")
     torch.manual_seed(seed)
-    model = build(spec).train()
+    where = pick_device(training.device)
+    model = build(spec).train().to(where)
     optimizer = torch.optim.Adam(model.parameters(), lr=training.rate, betas=(0.9, 0.98))
     warmup = min(training.warmup, training.steps // 5)
     losses = []
@@ -122,7 +126,7 @@ def train_model(
         for group in optimizer.param_groups:
             group["lr"] = training.rate * warm * (1 + math.cos(math.pi * step / training.steps)) / 2
         optimizer.zero_grad()
-        loss = model(**draw(step), update=step).loss
+        loss = model(**to_device(draw(step), where), update=step).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -136,11 +140,12 @@ def evaluate_model(model: Model, batches: Any, part: str, size: int = 250) -> Ev
     """The results of a model on the rows of a part."""
     end = batches.ending() if isinstance(batches, Exercised) else None
     rows, ponder, asked = [], [], []
+    where = next(model.parameters()).device
     with evaluating(model):
         for batch in batches.eval_batches(size, part):
             watch = Watch(STEPS)
-            rows += row_results(model, batch["targets"], model(**batch, watch=watch), end)
-            for steps in watch.notes.get(STEPS, {}).values():
+            rows += row_results(model, batch["targets"], model(**to_device(batch, where), watch=watch), end)
+            for steps in to_host({str(layer): taken for layer, taken in watch.notes.get(STEPS, {}).items()}).values():
                 lengths = batch["mask"].sum(dim=1)
                 ponder.append(steps.sum(dim=1) / lengths)
                 asked.append(steps.gather(1, lengths[:, None] - 1).squeeze(1))

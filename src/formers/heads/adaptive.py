@@ -25,12 +25,16 @@ from pydantic import PositiveInt, field_validator
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from formers.core import FormersError, Sizes
+from formers.core import IGNORED, FormersError, Sizes
+from formers.core.devices import on_host
 from formers.heads.base import EmbeddingTables, Head, HeadModule, check_targets, mask_targets, mean, target_error, token_cross_entropy
 
 FULL = 16_384
 """Up to this vocabulary size, one softmax over all words is as good."""
+LOGITS = 1 << 26
+"""Off the host, at most this many logits of a cluster are computed at a time."""
 PUBLISHED = ((640_000, (60_000, 100_000, 640_000)), (200_000, (20_000, 40_000, 200_000)))
 """The Transformer-XL authors' cutoffs for vocabularies above a size: One Billion Word, and WikiText-103."""
 
@@ -110,6 +114,10 @@ class AdaptiveHead(HeadModule):
         own = {"all": 0, "tails": 1, "none": clusters + 1}[part.tied_projections] if self.divided else 0
         self.projections = nn.ParameterList([torch.randn(dim, width) * dim**-0.5 for _, width in shapes[:own]])
 
+    @property
+    def classes(self) -> int:
+        return self.edges[-1]
+
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
@@ -139,12 +147,34 @@ class AdaptiveHead(HeadModule):
             nats = token_cross_entropy(self._logits(0, flat, embedding), first)
         except FormersError:
             raise target_error(goal, self.edges[-1]) from None
+        if not on_host(goal):
+            return self._with_tails(nats, flat, goal, embedding).view(targets.shape)
         for i, (start, stop) in enumerate(self.tails, 1):
             rows = indices_between(goal, start, stop, self.edges[-1])
             # A cluster without targets is computed for zero rows, so that its weights get a zero gradient and not None.
             within = token_cross_entropy(self._logits(i, flat[rows], embedding), goal[rows] - start)
             nats = nats.index_add(0, rows, within.to(nats.dtype))  # E55
         return nats.view(targets.shape)
+
+    def _with_tails(self, nats: Tensor, flat: Tensor, goal: Tensor, embedding: EmbeddingTables) -> Tensor:
+        """The losses (n,) of all targets, from those of the first softmax, without reading how many targets each cluster has.
+
+        Each cluster is computed for all tokens, with -100 instead of the targets of others, so many at a time that the logits stay small.
+        The backward pass computes them again.
+        """
+        for i, (start, stop) in enumerate(self.tails, 1):
+
+            def within(few: Tensor, some: Tensor, i: int = i) -> Tensor:
+                return token_cross_entropy(self._logits(i, few, embedding), some)
+
+            own = (goal - start).masked_fill((goal < start) | (goal >= stop), IGNORED)
+            chunk = max(1, LOGITS // (stop - start))
+            found = [
+                checkpoint(within, few, some, use_reentrant=False, preserve_rng_state=False)
+                for few, some in zip(torch.split(flat, chunk), torch.split(own, chunk), strict=True)
+            ]
+            nats = nats + torch.cat(found).to(nats.dtype)  # E55
+        return nats
 
     def _logits(self, i: int, hidden: Tensor, embedding: EmbeddingTables) -> Tensor:
         """The logits of the words of a cluster; for the first, followed by those of the other clusters."""

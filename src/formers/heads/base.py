@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import IGNORED, FormersError, Sizes, Slot
+from formers.core.debug import checks_values
+from formers.core.devices import on_host
 
 
 def mask_targets(targets: Tensor, mask: Tensor | None) -> Tensor:
@@ -40,6 +42,16 @@ class HeadModule(nn.Module):
         if targets is not None:
             raise FormersError("a model without a head has no loss: omit targets, or give its spec a head.")
         return None, {}
+
+    @property
+    def classes(self) -> int | None:
+        """The number of classes of the targets; None without targets that are classes."""
+        return None
+
+    def check_ids(self, targets: Tensor, mask: Tensor | None) -> None:
+        """Raises FormersError for targets that are no classes, except at padding. It reads values: it is called on the host."""
+        if self.classes is not None and not targets.is_floating_point():
+            refuse_no_class(mask_targets(targets, mask), self.classes)
 
     def value(self, hidden: Tensor) -> Tensor | None:
         """The value (batch, length) of the state at each position, for agents; None if the head predicts none."""
@@ -134,6 +146,8 @@ def token_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0)
     flat, goal = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
     if flat.dtype in (torch.float16, torch.bfloat16):
         flat = flat.float()  # a sum over thousands of targets exceeds their range or precision
+    if not on_host(goal) and checks_values(goal):  # on the host the loss raises by itself
+        refuse_no_class(goal, flat.shape[-1])
     try:
         nats = F.cross_entropy(flat, goal, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing)  # E15
     except IndexError:
@@ -147,6 +161,12 @@ def check_targets(targets: Tensor, shape: Sequence[int]) -> None:
         raise FormersError(
             f"targets are {targets.dtype} of shape {tuple(targets.shape)}: give int64 of shape {tuple(shape)}, -100 = ignored."
         )
+
+
+def refuse_no_class(targets: Tensor, classes: int) -> None:
+    """Raises FormersError for a target that is neither a class nor -100; reads values."""
+    if bool(((targets != IGNORED) & ((targets < 0) | (targets >= classes))).any()):
+        raise target_error(targets.flatten(), classes)
 
 
 def target_error(targets: Tensor, classes: int) -> FormersError:

@@ -11,6 +11,7 @@ backward pass only scales the gradients. Memory: the logits of one chunk, and th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from torch.nn import functional as F
 
 from formers.core import IGNORED
 from formers.core.chunks import in_chunks
-from formers.heads.base import check_targets, mean, scale_logits, target_error, token_cross_entropy
+from formers.core.debug import checks_values
+from formers.core.devices import on_host
+from formers.heads.base import check_targets, mean, refuse_no_class, scale_logits, target_error, token_cross_entropy
 
 
 def chunked_cross_entropy(
@@ -62,41 +65,13 @@ class _Loss(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scale: float, smoothing: float, chunk: int,
         kind: torch.dtype,
     ) -> Tensor:  # fmt: skip
-        wide = torch.promote_types(kind, torch.float32)
-        by_hidden, by_weight, by_bias = ctx.needs_input_grad[:3]
-        to_hidden = torch.empty_like(hidden) if by_hidden else hidden.new_empty(0)
-        to_weight = torch.zeros_like(weight, dtype=wide) if by_weight else weight.new_empty(0)
-        to_bias = None if bias is None else torch.zeros_like(bias, dtype=wide)
-        nats = []
-        # Explicit casts instead of autocast, which would cache a copy of the table without gradients and reuse it where they are needed.
-        with torch.autocast(hidden.device.type, enabled=False):
-            table = weight.to(kind)
-            for start in range(0, len(hidden), chunk):
-                few, goal = hidden[start : start + chunk].to(kind), targets[start : start + chunk]
-                logits = F.linear(few, table)
-                if scale != 1.0:
-                    logits.mul_(scale)
-                if bias is not None:
-                    logits.add_(bias.to(kind))
-                scores = torch.log_softmax(logits, dim=-1, dtype=wide)
-                del logits
-                nats.append(_nats(scores, goal, smoothing))
-                error = _error(scores, goal, smoothing)
-                if by_bias and to_bias is not None:
-                    to_bias += error.sum(dim=0)
-                error = error.to(kind)
-                del scores
-                if by_hidden:
-                    to_hidden[start : start + chunk] = error @ table  # E97
-                if by_weight and kind == wide:
-                    torch.addmm(to_weight, error.T, few, out=to_weight)  # E97
-                elif by_weight:
-                    to_weight += error.T @ few  # E97
-                del error
+        # One operation in a graph of torch.compile, which otherwise would have a copy of the loop's body for every chunk.
+        compute = operation if torch.compiler.is_compiling() else _summed
+        total, *slopes = compute(hidden, weight, bias, targets, scale, smoothing, chunk, kind, list(ctx.needs_input_grad[:3]))
         count = (targets != IGNORED).sum().clamp(min=1)
-        ctx.save_for_backward(to_hidden, to_weight, to_bias, count)
+        ctx.save_for_backward(*slopes, count)
         ctx.scale, ctx.kind = scale, weight.dtype
-        return torch.cat(nats).sum() / count
+        return total / count
 
     @staticmethod
     @once_differentiable
@@ -113,8 +88,77 @@ class _Loss(torch.autograd.Function):
         return *slopes, *[None] * 5
 
 
+def _summed(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scale: float, smoothing: float, chunk: int, kind: torch.dtype,
+    needed: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The sum of the losses of hidden (n, dim), and those of its gradients of hidden, weight and bias that are needed, unscaled."""
+    by_hidden, by_weight, by_bias = needed
+    to_hidden, to_weight, to_bias = _slopes(hidden, weight, bias, kind, needed)
+    nats = []
+    # Explicit casts instead of autocast, which would cache a copy of the table without gradients and reuse it where they are needed.
+    with torch.autocast(hidden.device.type, enabled=False):
+        table, wide = weight.to(kind), _wide(kind)
+        for start in range(0, len(hidden), chunk):
+            few, goal = hidden[start : start + chunk].to(kind), targets[start : start + chunk]
+            logits = F.linear(few, table)
+            if scale != 1.0:
+                logits.mul_(scale)
+            if bias is not None:
+                logits.add_(bias.to(kind))
+            scores = torch.log_softmax(logits, dim=-1, dtype=wide)
+            del logits
+            nats.append(_nats(scores, goal, smoothing))
+            error = _error(scores, goal, smoothing)
+            if by_bias:
+                to_bias += error.sum(dim=0)
+            error = error.to(kind)
+            del scores
+            if by_hidden:
+                to_hidden[start : start + chunk] = error @ table  # E97
+            if by_weight and kind == wide:
+                torch.addmm(to_weight, error.T, few, out=to_weight)  # E97
+            elif by_weight:
+                to_weight += error.T @ few  # E97
+            del error
+    return torch.cat(nats).sum(), to_hidden, to_weight, to_bias
+
+
+def _slopes(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, kind: torch.dtype, needed: Sequence[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tensors for the gradients of hidden, weight and bias, empty if they are not needed."""
+    by_hidden, by_weight, by_bias = needed
+    return (
+        torch.empty_like(hidden) if by_hidden else hidden.new_empty(0),
+        torch.zeros_like(weight, dtype=_wide(kind)) if by_weight else weight.new_empty(0),
+        torch.zeros_like(bias, dtype=_wide(kind)) if by_bias and bias is not None else weight.new_empty(0),
+    )
+
+
+def _wide(kind: torch.dtype) -> torch.dtype:
+    return torch.promote_types(kind, torch.float32)
+
+
+operation = torch.library.custom_op(
+    "formers::chunked_loss", _summed, mutates_args=(),
+    schema="(Tensor hidden, Tensor weight, Tensor? bias, Tensor targets, float scale, float smoothing, int chunk, ScalarType kind, "
+    "bool[] needed) -> (Tensor, Tensor, Tensor, Tensor)",
+)  # fmt: skip
+
+
+@operation.register_fake
+def _shapes(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scale: float, smoothing: float, chunk: int, kind: torch.dtype,
+    needed: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return hidden.new_empty((), dtype=_wide(kind)), *_slopes(hidden, weight, bias, kind, needed)
+
+
 def _nats(scores: Tensor, goal: Tensor, smoothing: float) -> Tensor:
     """-t . log p of each target (n,), from log p (n, vocab); 0 where it is -100."""
+    if not on_host(goal) and checks_values(goal):  # on the host the loss raises by itself
+        refuse_no_class(goal, scores.shape[-1])
     try:
         nats = F.nll_loss(scores, goal, ignore_index=IGNORED, reduction="none")
     except IndexError:

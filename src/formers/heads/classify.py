@@ -36,6 +36,10 @@ class ClassHead(HeadModule):
         self.pool = pool
         self.out = nn.Linear(dim, classes)
 
+    @property
+    def classes(self) -> int:
+        return self.out.out_features
+
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:

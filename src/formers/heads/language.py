@@ -66,6 +66,11 @@ class TokenHead(HeadModule):
         self.bias = nn.Parameter(torch.zeros(vocab)) if part.bias else None
         self.scale = scale if part.tied else 1.0
         self.smoothing, self.chunk = part.label_smoothing, part.chunk
+        self.vocab = vocab
+
+    @property
+    def classes(self) -> int:
+        return self.vocab
 
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import IGNORED, Sizes
-from formers.core.compiler import concrete
+from formers.core.debug import checks_values
 from formers.heads.base import (
     EmbeddingTables,
     Head,
@@ -24,7 +24,7 @@ from formers.heads.base import (
     cross_entropy,
     mask_targets,
     mean,
-    target_error,
+    refuse_no_class,
     token_cross_entropy,
 )
 from formers.heads.logistics import Logistics, numbers
@@ -103,6 +103,10 @@ class CategoricalHead(_Projected):
     def __init__(self, sizes: Sizes, levels: int, bias: bool) -> None:
         super().__init__(sizes, levels, bias)
 
+    @property
+    def classes(self) -> int:
+        return len(self.weight)
+
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -120,6 +124,10 @@ class MixtureHead(_Projected):
     def __init__(self, sizes: Sizes, part: PixelMixture) -> None:
         super().__init__(sizes, numbers(part.mixtures, part.channels), part.bias)
         self.part = part
+
+    @property
+    def classes(self) -> int:
+        return self.part.levels
 
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
@@ -143,8 +151,8 @@ class MixtureHead(_Projected):
             given = given.float()
         whole = _whole(targets)
         levels = targets.clamp(min=0)
-        if concrete(targets) and bool(((targets >= part.levels) | ((targets < 0) & (targets != IGNORED))).any()):
-            raise target_error(targets.flatten(), part.levels)
+        if checks_values(targets):
+            refuse_no_class(targets, part.levels)
         nats = Logistics.of(given, part.mixtures, part.channels).nats(levels, part.levels)
         return nats.masked_fill(whole == IGNORED, 0.0)
 

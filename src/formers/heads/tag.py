@@ -37,6 +37,10 @@ class TagHead(HeadModule):
         self.shape = (classes,) if places == 1 else (places, classes)
         self.out = nn.Linear(dim, places * classes)
 
+    @property
+    def classes(self) -> int:
+        return self.shape[-1]
+
     def forward(
         self, hidden: Tensor, embedding: EmbeddingTables, targets: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:

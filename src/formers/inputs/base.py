@@ -45,6 +45,9 @@ class InputModule(nn.Module):
         """The input in the form that `forward` takes; raises FormersError for another shape or dtype."""
         raise TypeError(f"{type(self).__name__} does not check its input: define check(x).")
 
+    def check_ids(self, x: Tensor) -> None:
+        """Raises FormersError for ids that are out of range. It reads values: it is called on the host. Vectors have no ids."""
+
     def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         """(batch, length, dim) for x (batch, length, ...) at positions, by default 0, 1, ..."""
         raise TypeError(f"{type(self).__name__} embeds nothing: define forward(x, positions).")

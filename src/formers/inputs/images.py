@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import Positions, Range
-from formers.core.compiler import concrete
+from formers.core.debug import checks_values
+from formers.core.devices import on_host
 from formers.inputs.base import Input, InputModule, InputSizes, Untied
-from formers.inputs.tokens import integers, out_of_range
+from formers.inputs.tokens import integers, out_of_range, refuse_out_of_range
 from formers.inputs.vectors import LinearInput
 
 
@@ -68,14 +69,17 @@ class ChannelEmbedding(Untied):
     def check(self, x: Tensor) -> Tensor:
         return integers(x, (), "(batch, length), the levels of cells in generation order")
 
+    def check_ids(self, x: Tensor) -> None:
+        refuse_out_of_range(x, self.vocab)
+
     def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         x = self.check(x)
         where = Range(0, x.shape[1]) if positions is None else positions
         channels = self.part.channels
+        if (channels > 1 or not on_host(x)) and checks_values(x):  # otherwise it could be a row of another channel's table
+            self.check_ids(x)
         if channels > 1:
             cell = where.tensor(x.device) - (1 if self.part.shifted else 0)
-            if concrete(x) and bool(((x < 0) | (x >= self.vocab)).any()):  # otherwise it would be a row of another channel's table
-                raise out_of_range(x, self.vocab)
             x = x + self.vocab * (cell % channels)
         try:
             vectors = F.embedding(x, self.values)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import FormersError, Positions
-from formers.core.compiler import concrete
+from formers.core.debug import checks_values
+from formers.core.devices import on_host, readable
 from formers.heads.adaptive import indices_between
 from formers.inputs.base import INTEGERS, Input, InputModule, InputSizes
 
@@ -55,8 +56,13 @@ class Lookup(InputModule):
     def check(self, x: Tensor) -> Tensor:
         return integers(x, (), "(batch, length)")
 
+    def check_ids(self, x: Tensor) -> None:
+        refuse_out_of_range(x, self.vocab)
+
     def forward(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         x = self.check(x)
+        if not on_host(x) and checks_values(x):  # on the host the lookup raises by itself
+            self.check_ids(x)
         try:
             vectors = self.embed(x)
         except IndexError:
@@ -116,14 +122,21 @@ class AdaptiveEmbedding(Lookup):
 
     def embed(self, tokens: Tensor) -> Tensor:
         flat = tokens.reshape(-1)
-        if concrete(flat) and bool(((flat < 0) | (flat >= self.vocab)).any()):
-            raise IndexError
+        if readable(flat):
+            self.check_ids(flat)
         found = None
         for i, (table, projection) in enumerate(zip(self.tables, self.projections, strict=True)):
-            rows = indices_between(flat, self.edges[i], self.edges[i + 1], self.vocab)
-            x = F.linear(F.embedding(flat[rows] - self.edges[i], table), projection)  # E56
-            found = x.new_zeros(len(flat), x.shape[1]) if found is None else found
-            found = found.index_add(0, rows, x)
+            start, stop = self.edges[i], self.edges[i + 1]
+            if on_host(flat):
+                rows = indices_between(flat, start, stop, self.vocab)
+                x = F.linear(F.embedding(flat[rows] - start, table), projection)  # E56
+                found = x.new_zeros(len(flat), x.shape[1]) if found is None else found
+                found = found.index_add(0, rows, x)
+            else:  # the number of a cluster's tokens is a value: every table is used for all tokens instead
+                inside = (flat >= start) & (flat < stop)
+                x = F.linear(F.embedding((flat - start).clamp(0, stop - start - 1), table), projection)
+                x = x.masked_fill(~inside[:, None], 0.0)
+                found = x if found is None else found + x
         assert found is not None
         return found.view(*tokens.shape, found.shape[1])
 
@@ -135,6 +148,12 @@ def integers(tokens: Tensor, inner: tuple[int, ...], wanted: str) -> Tensor:
     if tokens.dim() != 2 + len(inner) or tokens.shape[2:] != inner or tokens.dtype not in INTEGERS:
         raise FormersError(f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}: give int64 of shape {wanted}.")
     return tokens.long()
+
+
+def refuse_out_of_range(tokens: Tensor, vocab: int) -> None:
+    """Raises FormersError if an id is not in 0 ... vocab-1; reads values."""
+    if bool(((tokens < 0) | (tokens >= vocab)).any()):
+        raise out_of_range(tokens, vocab)
 
 
 def out_of_range(tokens: Tensor, vocab: int) -> FormersError:

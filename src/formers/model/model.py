@@ -6,6 +6,7 @@ the same result as one pass over all of them; it is computed if a state is given
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,24 @@ class Model(nn.Module):
             if isinstance(module, DepthModule):
                 module.checkpointing = on
 
+    def check_ids(self, batch: Mapping[str, Tensor]) -> None:
+        """Raises FormersError for token ids, labels and targets of a batch that are out of range; batch: arguments of `forward`.
+
+        It reads values, so it is called on the host, before the batch is copied to a device: there a forward pass checks them only with
+        FORMERS_DEBUG=1.
+        """
+        for name, module in self._embeddings().items():
+            if name in batch:
+                module.check_ids(batch[name])
+        if self.label_embedding is not None and batch.get("label") is not None:
+            self.label_embedding.check_ids(batch["label"])
+        if "targets" in batch:
+            self.head.check_ids(batch["targets"], batch.get("mask"))
+
+    def _embeddings(self) -> dict[str, InputModule]:
+        """The embedding of each argument with token ids."""
+        return {"tokens": self.embedding}
+
     def save_pretrained(self, path: str | Path) -> None:
         """Writes config.json, model.safetensors and their manifest into the folder `path`, without what only training needs.
 
@@ -158,12 +177,16 @@ class Model(nn.Module):
         keep = self.is_causal and (state is not None or not torch.is_grad_enabled())
         given, where, packed = (self.max_length if max_length is None else max_length).place(given, mask, state)
         if packed is None:
-            return embedding(given, where), Context(where, keep=keep, watch=watch), None
+            return self._full(embedding(given, where)), Context(where, keep=keep, watch=watch), None
         if watch is not None:
             watch.note(ORDER, 0, lambda: packed)
         # Padding may contain anything: its vectors are set to 0, so that no gradient is NaN.
-        x = embedding(packed.blank(given) if given.is_floating_point() else given, where)
+        x = self._full(embedding(packed.blank(given) if given.is_floating_point() else given, where))
         return packed.blank(x), Context(where, packed.valid, keep, watch=watch), packed
+
+    def _full(self, x: Tensor) -> Tensor:
+        """Embedded rows in the dtype of the weights: autocast lowers those of a linear map, and the residual stream would stay so."""
+        return x if x.dtype not in (torch.bfloat16, torch.float16) else x.to(next(self.parameters()).dtype)
 
     def given(self, tokens: Tensor | None, embeds: Tensor | None, names: str = "tokens and inputs_embeds") -> tuple[Tensor, Embeds | None]:
         """The given one of tokens and embedded tokens, and for the latter the replacement of the embedding."""

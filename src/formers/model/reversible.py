@@ -60,8 +60,8 @@ class HalfStep(NamedTuple):
         return residual, sublayer
 
     def slices(self, length: int) -> list[slice]:
-        """The slices of positions that are computed at once."""
-        chunk = getattr(self.modules[1], "chunk", None)
+        """The slices of positions that are computed at once; under torch.compile one, as in `core.chunks.in_chunks`."""
+        chunk = None if torch.compiler.is_compiling() else getattr(self.modules[1], "chunk", None)
         return [slice(start, start + chunk) for start in range(0, length, chunk)] if chunk else [slice(0, length)]
 
     def added(self, x: Tensor, context: Context, kind: torch.dtype) -> tuple[Tensor, LayerState | None]:

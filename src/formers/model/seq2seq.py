@@ -8,6 +8,7 @@ from torch import Tensor
 
 from formers.core import FormersError, Source, State, Watch
 from formers.core.context import ENCODER
+from formers.inputs import InputModule
 from formers.model.inspection import Inspection, inspect_pass, size_of
 from formers.model.max_length import MaxLength
 from formers.model.model import Embeds, Model, Output, usable
@@ -61,6 +62,9 @@ class Seq2Seq(Model):
             some = context.valid.any(dim=1, keepdim=True)
             final = FinalStates(tuple(s.masked_fill(~some, 0) for s in states) for states in final)
         return Source(hidden, context.valid, tuple(final)), losses
+
+    def _embeddings(self) -> dict[str, InputModule]:
+        return {"source": self.embedding if self.source_embedding is None else self.source_embedding, "target": self.embedding}
 
     def embed_source(self, source: Tensor) -> Tensor:
         """The output (batch, n, dim) of the source's embedding for source (batch, n); can be passed as `source_embeds`."""

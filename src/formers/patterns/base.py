@@ -135,7 +135,7 @@ def bound(pattern: P, length: int | Tensor, **fields: Any) -> P:
 
     It is not validated if the length is a tensor, or under torch.compile, which cannot trace the validation.
     """
-    if isinstance(length, int) and not torch.compiler.is_compiling():
+    if isinstance(length, int) and not torch.compiler.is_dynamo_compiling():
         return pattern.replace(**fields)
     copy = object.__new__(type(pattern))
     copy.__dict__.update({**pattern.__dict__, **fields})

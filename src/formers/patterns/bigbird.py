@@ -73,7 +73,7 @@ class BigBird(Pattern):
     def of(self, length: int | Tensor) -> BigBird:
         if not self._needs_length:
             return self
-        if isinstance(length, int) and not torch.compiler.is_compiling():
+        if isinstance(length, int) and not torch.compiler.is_dynamo_compiling():
             return _of_blocks(self, max(1, -(-length // self.block)))
         return bound(self, length, row_blocks=(length + self.block - 1) // self.block)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -23,6 +24,8 @@ from formers.core.tables import cached
 from formers.patterns.base import Integer, Pattern
 from formers.patterns.grid import LocalGrid
 from formers.patterns.plan import GROUP, Numbers, Piece, Plan, Round, SelectedPositions
+
+CPU = torch.device("cpu")
 
 
 class OrderedGrid(Pattern):
@@ -60,9 +63,15 @@ class OrderedGrid(Pattern):
     def _pixel(self, t: Integer) -> Integer:
         """The row-major index of the pixel at a position; -1 if the position is outside the image."""
         if isinstance(t, Tensor):
-            order = _pixels(self.grid, self.channels).to(t.device)
+            order = self._order(t.device)
             return torch.where((t >= 0) & (t < self.max_length), order[t.clamp(0, self.max_length - 1)], -1)
-        return int(_pixels(self.grid, self.channels)[t]) if 0 <= t < self.max_length else -1
+        return int(pixel_order(self.grid, self.channels, CPU)[t]) if 0 <= t < self.max_length else -1
+
+    def _order(self, device: torch.device) -> Tensor:
+        """The row-major index of the pixel of every position, (cells,) on a device."""
+        if torch.compiler.is_dynamo_compiling():
+            return order_in_graph([self.grid.height, self.grid.width, *self.grid.query], self.channels).to(device)
+        return pixel_order(self.grid, self.channels, device)
 
     @property
     def reach(self) -> int:
@@ -83,10 +92,27 @@ class OrderedGrid(Pattern):
 
 
 @cached(32)
-def _pixels(grid: LocalGrid, channels: int) -> Tensor:
-    """The row-major index of the pixel of every position (cells,)."""
+def pixel_order(grid: LocalGrid, channels: int, device: torch.device) -> Tensor:
+    """The row-major index of the pixel of every position, (cells,) on a device."""
     with torch.inference_mode(False):
-        return OrderedGrid(grid=grid, channels=channels).raster.order() // channels
+        return (OrderedGrid(grid=grid, channels=channels).raster.order() // channels).to(device)
+
+
+def _order_in_graph(grid: Sequence[int], channels: int) -> Tensor:
+    """`pixel_order` of a grid of (height, width, height of a block, width of a block)."""
+    height, width, *query = grid
+    return pixel_order(LocalGrid(height=height, width=width, query=tuple(query), memory=(0, 0)), channels, CPU).clone()
+
+
+order_in_graph = torch.library.custom_op(
+    "formers::pixel_order", _order_in_graph, mutates_args=(), schema="(int[] grid, int channels) -> Tensor"
+)
+"""The order of pixels inside a graph of torch.compile, which cannot trace the arithmetic of `Raster`."""
+
+
+@order_in_graph.register_fake
+def _order_shape(grid: Sequence[int], channels: int) -> Tensor:
+    return torch.empty(grid[0] * grid[1] * channels, dtype=torch.int64)
 
 
 @lru_cache(maxsize=16)

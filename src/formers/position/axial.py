@@ -64,7 +64,8 @@ class AxialModule(PositionModule):
                 f"{positions.stop} tokens do not fit the axial positions, {rows} x {columns} = {rows * columns}: "
                 f"give fewer tokens, train with a larger length or with shape=({shape[0]}, {shape[1]}), or use position=sinusoidal."
             )
-        if isinstance(positions, Range) and positions.length >= columns:
+        # Under torch.compile a comparison with the length would be a graph of its own.
+        if isinstance(positions, Range) and not torch.compiler.is_compiling() and positions.length >= columns:
             return x + self._whole(positions)
         i = positions.tensor(x.device).clamp(min=0)
         return x + torch.cat([F.embedding(i // columns, self.row), F.embedding(i % columns, self.column)], dim=-1)  # E98

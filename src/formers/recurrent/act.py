@@ -34,6 +34,7 @@ from formers.depth.halting import (
     account,
     add_weighted,
     begin,
+    halting_probability,
     is_inspected,
     may_skip,
     stack_tokens,
@@ -64,6 +65,10 @@ class Pondering(Attention):
 
     @property
     def carries(self) -> bool:
+        return True
+
+    @property
+    def unrolled(self) -> bool:
         return True
 
     @property
@@ -164,7 +169,7 @@ class HaltingLayer(PonderingLayer):
 
     def halting(self, h: Tensor) -> Tensor:
         """h^n (rows,) of the new states (rows, dim)."""
-        return torch.sigmoid(F.linear(h, self.unit.weight.to(h.dtype), self.unit.bias.to(h.dtype))).squeeze(-1)
+        return halting_probability(self.unit, h)
 
     def run_steps(self, drive: Tensor, states: States, running: Tensor, whole: bool) -> tuple[States, Halting, list[Tensor]]:
         """The mean states of a token, its halting statistics, and h of each step, computed for all rows until all have halted.

@@ -57,6 +57,10 @@ class Aligned(Attention):
         return True
 
     @property
+    def unrolled(self) -> bool:
+        return True
+
+    @property
     def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         return (Causal,)
 
@@ -194,6 +198,7 @@ class AlignedDecoder(nn.Module):
             scores = self.energy(torch.tanh(self.query(asking)[:, :, None] + source.keys[:, None])).squeeze(3)  # E145
         else:
             scores = asking @ source.keys.transpose(1, 2)  # E146
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))  # autocast lowers the products
         if source.valid is None:
             weights = scores.softmax(dim=2)
         else:  # not minus infinity, which gives NaN for a row without a real token

@@ -30,7 +30,7 @@ MAPPED = 8
 SCORES = (
     "bits_per_byte", "bits_per_dimension", "nats_per_image", "perplexity", "word_perplexity", "accuracy", "exact", "bleu", "chrf",
     "mean_return", "success", "loss", "targets", "evaluated", "protocol", "steps", "seconds", "tokens_per_second", "images_per_second",
-    "peak_memory_bytes",
+    "peak_memory_bytes", "peak_device_memory_bytes",
 )  # fmt: skip
 
 

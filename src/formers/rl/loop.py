@@ -31,8 +31,8 @@ from formers.rl.update import Learner
 from formers.training.checkpoint import restore
 from formers.training.distributed import ALONE, World
 from formers.training.divergence import Diverged
+from formers.training.loss_scale import LossScale
 from formers.training.optim import optimizer
-from formers.training.precision import scaler
 
 NAMES = {
     "policy": "policy_loss", "value": "value_loss", "clipped": "clip_fraction", "norm": "gradient_norm", "temperature": "vmpo_temperature",
@@ -73,7 +73,7 @@ class AgentLoop:
         self.optimizer = optimizer(self.model, chosen.optimiser)
         for group in self.optimizer.param_groups:
             group["eps"] = chosen.adam_epsilon
-        self.scaler = scaler("float32", self.device)
+        self.scaler = LossScale(enabled=False)
         self.rows = [slice(0, chosen.environments)]
         self.collector = Collector(self.model, self.environments, chosen.seed)
         multipliers = nn.ParameterDict({name: torch.zeros(()) for name in ("eta", "alpha")})

@@ -120,7 +120,7 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         self.dual.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = clip(self.model.parameters(), settings.optimiser)
+        norm = clip(self.model.parameters(), settings.optimiser).item()
         if math.isfinite(norm) and bool(torch.isfinite(loss.detach())) and not self._far(float(figures["kl"])):
             self.optimizer.step()
             if settings.algorithm == "vmpo":

@@ -44,6 +44,7 @@ from formers.model.files import (
 from formers.model.save import contents, load_weights, read_config
 from formers.model.weights import current_name
 from formers.training.distributed import World
+from formers.training.loss_scale import LossScale
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class Saved(Protocol):
     model: Model
     world: World
     optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
+    scaler: LossScale
     rows: list[slice]
     device: torch.device
 

@@ -40,6 +40,8 @@ class Settings(Part):
     """Instead, the gradient of each parameter is clipped to this norm."""
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     """The autocast precision of training; weights and evaluation stay float32. fp16 scales the loss and needs a GPU."""
+    tf32: bool = True
+    """In training, float32 products in TF32 on devices that have it: faster, with 10 bits of mantissa; no effect on others."""
     checkpoint: bool = False
     """Activation checkpointing: save only each block's input and recompute the rest in the backward pass."""
     compile: bool = False

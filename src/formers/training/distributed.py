@@ -20,6 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from formers.core import FormersError
+from formers.core.devices import capabilities
 
 TIMEOUT = timedelta(minutes=30)
 """Timeout of a process that waits for the others."""
@@ -50,7 +51,7 @@ class World:
         """Each value, summed over all processes."""
         if self.alone:
             return list(values)
-        sums = torch.tensor(values, dtype=torch.float64, device=_device_of_group())
+        sums = torch.tensor(values, dtype=torch.float64)  # on the CPU, by gloo: no device waits
         torch.distributed.all_reduce(sums)
         return sums.tolist()
 
@@ -76,7 +77,7 @@ class World:
         """The module with gradients averaged over the processes; idle: whether a step may leave some parameters without a gradient."""
         if self.alone:
             return module
-        where = [device] if device.type == "cuda" else None
+        where = None if device.index is None or capabilities(device).host else [device]
         return nn.parallel.DistributedDataParallel(module, device_ids=where, find_unused_parameters=idle)
 
     def quiet(self, module: Any, last: bool) -> AbstractContextManager[Any]:
@@ -102,8 +103,7 @@ def join(world: World, device: torch.device) -> bool:
     # torchrun's store may outlive a restart: without a new name, processes would wait for those that have died.
     store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
     mine = PrefixStore(f"formers-{world.restarts}", store)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    torch.distributed.init_process_group(backend, store=mine, rank=rank, world_size=size, timeout=TIMEOUT)
+    torch.distributed.init_process_group(backends(device), store=mine, rank=rank, world_size=size, timeout=TIMEOUT)
     return True
 
 
@@ -112,5 +112,8 @@ def leave() -> None:
     torch.distributed.destroy_process_group()
 
 
-def _device_of_group() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if torch.distributed.get_backend() == "nccl" else torch.device("cpu")
+def backends(device: torch.device) -> str:
+    """The backends of torch.distributed: gloo for numbers of the host, and the device's own for gradients, such as nccl."""
+    if capabilities(device).host:
+        return "gloo"
+    return f"cpu:gloo,{device.type}:{torch.distributed.get_default_backend_for_device(device)}"

@@ -19,17 +19,18 @@ from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException
 
 from formers.core import FormersError
+from formers.core.devices import capabilities
 from formers.core.live import Live
+from formers.core.precision import autocast
 from formers.data.batches import Batch
 from formers.data.lanes import Streams
 from formers.model import Spec, build
 from formers.training.config import Settings
 from formers.training.distributed import World
+from formers.training.micro_batches import FRESH
 from formers.training.optim import optimizer
-from formers.training.precision import autocast
 from formers.training.task import Task
 
-FRESH = "fresh"
 SMALL = 0.1
 """A training whose rough count is below this share of the free memory is not counted exactly."""
 SPARE = 0.7
@@ -45,7 +46,7 @@ def refuse_too_large(task: Task, settings: Settings, device: torch.device, world
     free = free_memory(device)
     if free is None:
         return
-    if device.type == "cpu":
+    if capabilities(device).host:
         free //= world.size  # the processes of a machine share it
     rows = max(piece.stop - piece.start for piece in world.rows(settings.batch, settings.accumulate))
     if rough_bytes(task.spec, rows) < SMALL * free:
@@ -61,12 +62,13 @@ def refuse_too_large(task: Task, settings: Settings, device: torch.device, world
 
 def free_memory(device: torch.device) -> int | None:
     """Bytes that the device has free; None where nothing says it."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    if device.type == "mps":
+    if device.type == "mps":  # which has no such function in torch.accelerator
         return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
-    if device.type != "cpu":
-        return None
+    if not capabilities(device).host:
+        try:
+            return int(torch.accelerator.get_memory_info(device)[0])
+        except (RuntimeError, NotImplementedError):
+            return None
     found = [bytes_left for bytes_left in (_available(), _left_in_group()) if bytes_left is not None]
     return min(found) if found else None
 

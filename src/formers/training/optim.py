@@ -80,15 +80,15 @@ def _decay(made: torch.optim.Optimizer, *_: object) -> None:
 
 
 @torch.no_grad()
-def clip(parameters: Iterable[Tensor], settings: Settings) -> float:
-    """Clips gradients as the settings say; returns their global norm before clipping."""
+def clip(parameters: Iterable[Tensor], settings: Settings) -> Tensor:
+    """Clips gradients as the settings say; returns their global norm before clipping, a number on their device, without reading it."""
     there = [p for p in parameters if p.grad is not None]
     if settings.clip_each is None:
-        return torch.nn.utils.clip_grad_norm_(there, settings.clip, foreach=True).item()
+        return torch.nn.utils.clip_grad_norm_(there, settings.clip, foreach=True)
     slopes = [p.grad for p in there if p.grad is not None]
     norms = torch.stack(torch._foreach_norm(slopes))
     torch._foreach_mul_(slopes, list((settings.clip_each / (norms + EPSILON)).clamp(max=1.0).unbind()))  # E37
-    return norms.norm().item()
+    return norms.norm()
 
 
 def rate(settings: Settings, step: int, progress: float) -> float:

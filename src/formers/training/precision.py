@@ -1,4 +1,4 @@
-"""The precision of a training step: float32, bf16 by autocast, or fp16 with a scaled loss."""
+"""What a precision asks of a device: float32 (with TF32 where it has it), bf16 by autocast, or fp16 with a scaled loss."""
 
 from __future__ import annotations
 
@@ -7,38 +7,33 @@ import os
 import platform
 import subprocess
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from formers.core import FormersError
+from formers.core.devices import capabilities
 
 log = logging.getLogger(__name__)
 
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 WITHOUT_AMX = "AVX512_CORE_FP16"
 PROBE = "import torch; x = torch.ones(32, 32, dtype=torch.bfloat16); (x @ x).sum().item()"
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """The autocast context of a precision."""
-    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=TYPES[precision])
-
-
-def scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
-    """The gradient scaler of fp16, which keeps small gradients from vanishing; disabled for other precisions."""
-    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-
-
 def prepare(precision: str, device: torch.device) -> None:
     """Raises for a precision that the device does not support, and disables AMX on processors that report it and trap on it."""
-    if precision == "fp16" and device.type == "cpu":
+    host = capabilities(device).host
+    if precision == "fp16" and host:
         raise FormersError("precision=fp16 needs a GPU: use bf16 or float32 on a CPU.")
-    if precision == "bf16" and device.type == "cpu" and "ONEDNN_MAX_CPU_ISA" not in os.environ and announces_amx() and not computes():
+    if precision == "bf16" and host and "ONEDNN_MAX_CPU_ISA" not in os.environ and announces_amx() and not computes():
         os.environ["ONEDNN_MAX_CPU_ISA"] = WITHOUT_AMX  # read at the first matrix product
         log.info("AMX is disabled for bf16: this processor reports it and traps on it")
+
+
+def words(precision: str, tf32: bool, device: torch.device) -> str:
+    """The precision of a training in words; float32 products may be computed in TF32."""
+    uses = tf32 and capabilities(device).tf32
+    return f"{precision}, float32 products in TF32" if uses else precision
 
 
 def announces_amx() -> bool:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from formers.core import FormersError
+from formers.core.part import checked
 from formers.core.paths import given_path
+from formers.core.precision import Precision
 from formers.data import Reading, kind_of
 from formers.data.files import parallel, resolved
 from formers.data.images import ImageBatches
@@ -19,6 +21,7 @@ from formers.model import Model, load
 from formers.training.device import pick_device
 from formers.training.folder import RUN, read_facts
 from formers.training.images import image_baselines_of
+from formers.training.precision import prepare
 from formers.training.task import DATA, Task, task_of
 
 
@@ -32,21 +35,27 @@ def evaluate_run(
     checkpoint: Literal["last", "best"] = "last",
     device: str = "auto",
     progress: Callable[[int, int | None], None] | None = None,
+    precision: Precision = "float32",
 ) -> Results:
     """The metrics of a run's model on a part of its own data, or of other data, and the protocol used.
 
     protocol: how a text is read; unset fields are those of the run. limit: the number of tokens of a text, or of rows of other data.
+    precision: float32, tf32, bf16 or fp16, whatever the run was trained in; float32 is without TF32.
     """
+    prepare(checked("precision", Precision, precision), pick_device(device))
     model, task, facts = open_run(run, data, part, protocol, checkpoint, device)
     its_own = Protocol(**facts.get("protocol") or {})
     chosen = apply_protocol(protocol.with_defaults(its_own), model, task.batches)
     results = evaluate_all(
-        chosen.model, chosen.batches, task.tokenizer, size, part=part, stride=chosen.stride, first=limit, progress=progress
-    )
+        chosen.model, chosen.batches, task.tokenizer, size, part=part, stride=chosen.stride, first=limit, progress=progress,
+        precision=precision,
+    )  # fmt: skip
     if isinstance(task.batches, ImageBatches):
         results |= image_baselines_of(task.batches, part or default_part(task.batches), limit)
     if _is_whole(facts, data):
         results["protocol"] = str(results["protocol"]).replace(" of valid", f" of {data}")
+    if precision != "float32":
+        results["protocol"] = f"{results['protocol']}; in {precision}"
     return {**results, "data": task.source}
 
 

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import torch
 
 from formers.core import FormersError, Part, nearest
+from formers.core.devices import capabilities
 from formers.core.paths import given_path
+from formers.core.precision import float32_products
 from formers.data import Reading, kind_of, open_labelled
 from formers.data.progress import silently
 from formers.evaluation.protocol import Protocol, is_text
@@ -127,7 +129,7 @@ def resume(
     chosen = Settings(**facts["settings"]).with_budget(steps, minutes)
     if facts["finished"] and steps is None and minutes is None:
         raise FormersError(f"{folder} has spent its budget: give more with --steps or --minutes, counted from the start of the run.")
-    with _ready(place, device or facts["device"].partition(":")[0], chosen, folder, resumed=True) as where:
+    with _ready(place, _device_of(facts, place) if device is None else device, chosen, folder, resumed=True) as where:
         with Log(None, quiet=quiet or not place.first) as console:
             if place.first:
                 sweep(folder)
@@ -148,7 +150,14 @@ def resume(
         if (steps is not None and trainer.step > steps) or (minutes is not None and trainer.seconds > 60 * minutes):
             done = f"step {trainer.step:,}" if steps is not None else f"minute {trainer.seconds / 60:.1f}"
             raise FormersError(f"{folder} is at {done} already: a budget counts from the start of the run; give more.")
-        facts = {**facts, "settings": dict(chosen), "finished": False, "versions": versions(), "processes": place.size}
+        facts = {
+            **facts,
+            "settings": dict(chosen),
+            "finished": False,
+            "versions": versions(),
+            "processes": place.size,
+            "device": str(where),
+        }
         place.wait()
         if place.first:
             put_aside(folder, trainer.step)
@@ -183,6 +192,8 @@ def _fit(trainer: Trainer, folder: Path | None, facts: dict[str, Any], quiet: bo
         spare = facts["parameters"] - trainer.model.parameter_count(training=False)
         parameters = f"{facts['parameters']:,} parameters" + (f", {spare:,} of them for training alone" if spare else "")
         log.say(f"{trainer.task.spec.name}: {parameters}; data: {trainer.task.about}")
+        if capabilities(trainer.device).tf32:
+            log.say(f"on {trainer.device} in {precision.words(trainer.settings.precision, trainer.settings.tf32, trainer.device)}")
         if keep is not None:
             log.say(f"resuming from step {trainer.step:,}")
         if folder is not None and keep is None:
@@ -204,12 +215,17 @@ def _fit(trainer: Trainer, folder: Path | None, facts: dict[str, Any], quiet: bo
 @contextmanager
 def _ready(place: World, device: str, chosen: Settings, out: str | Path | None, resumed: bool = False) -> Iterator[torch.device]:
     """Context with the device chosen, the process group initialised, and the run's folder locked."""
-    where = pick_device(device, place.local)
+    where = pick_device(device, None if place.alone else place.local)
     precision.prepare(chosen.precision, where)
-    logger.info("training on %s in %s, with %d threads", where, chosen.precision, torch.get_num_threads())
+    words = precision.words(chosen.precision, chosen.tf32, where)
+    logger.info("training on %s in %s, with %d threads", where, words, torch.get_num_threads())
     joined = join(place, where)
     try:
-        with terminable(), claimed(Path(out), resumed) if out is not None and place.first else nullcontext():
+        with (
+            float32_products(chosen.tf32, where),
+            terminable(),
+            claimed(Path(out), resumed) if out is not None and place.first else nullcontext(),
+        ):
             yield where
     except RuntimeError as error:
         if place.alone or not any(words in str(error) for words in LOST):
@@ -218,6 +234,16 @@ def _ready(place: World, device: str, chosen: Settings, out: str | Path | None, 
     finally:
         if joined:
             leave()
+
+
+def _device_of(facts: dict[str, Any], place: World) -> str:
+    """The device of a stored run, such as cuda:1; of several processes only its type. Raises FormersError if it is not there."""
+    name = facts["device"] if place.alone else facts["device"].partition(":")[0]
+    try:
+        pick_device(name, None if place.alone else place.local)
+    except FormersError:
+        raise FormersError(f"the run was trained on {name}, which is not available: give --device, cpu or auto.") from None
+    return str(name)
 
 
 @contextmanager

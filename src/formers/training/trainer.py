@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,21 +18,27 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from formers.core import IGNORED, State
+from formers.core import State
 from formers.core.context import ENCODER
+from formers.core.devices import capabilities
+from formers.core.host import to_device
+from formers.core.precision import autocast
 from formers.core.random import derive_seed
-from formers.data.batches import Batch
 from formers.data.lanes import Streams
 from formers.evaluation.metrics import live_metrics
-from formers.model import Model, Output
+from formers.model import Model
 from formers.training import checkpoint as checkpoints
+from formers.training.compiling import CompiledModel
 from formers.training.config import Settings
+from formers.training.device import reset_peak
 from formers.training.distributed import ALONE, World
 from formers.training.divergence import Diverged, advice, save_bad_batch
 from formers.training.interrupts import Interrupts
 from formers.training.log import Log
+from formers.training.loss_scale import LossScale
+from formers.training.micro_batches import FRESH, HostBatch, MicroBatch, counted, width
 from formers.training.optim import clip, optimizer, rate
-from formers.training.precision import autocast, scaler
+from formers.training.prefetch import Prefetch
 from formers.training.task import Task
 from formers.training.validation import final_evaluation, validate
 
@@ -38,8 +46,6 @@ logger = logging.getLogger(__name__)
 
 BAD_STEPS = 3
 """A run ends after this many consecutive steps without a finite loss and gradient."""
-FRESH = "fresh"
-"""Batch key: the rows that do not continue those of the batch before."""
 SAVE_SECONDS = 300.0
 """Default time between two checkpoints."""
 EVALUATIONS = 10
@@ -59,28 +65,6 @@ class StepResult(NamedTuple):
     """Whether a skipped step counts as an error; an overflow of the scaled fp16 gradient does not."""
     terms: dict[str, float]
     """The terms of the loss by name, if there is more than one."""
-
-
-class MicroBatch(NamedTuple):
-    """A part of a step's batch, its fresh rows, and its shares of the whole batch over all processes."""
-
-    batch: Batch
-    fresh: Tensor | None
-    share: float
-    """Share of the targets."""
-    tokens: float
-    """Share of the real tokens."""
-    source: float
-    """Share of the real tokens of the source, if there is one."""
-
-    def weighted_loss(self, out: Output) -> Tensor:
-        """The contribution to the loss of the whole batch: each term is weighted by its share of what it averages over."""
-        assert out.loss is not None
-        return out.loss * self.share + sum(out.losses[name] * more for name in out.of_tokens if (more := self.share_of(name) - self.share))
-
-    def share_of(self, name: str) -> float:
-        """The share of a loss term that averages over the tokens of a stack."""
-        return self.source if name.startswith(ENCODER) else self.tokens
 
 
 @dataclass
@@ -114,9 +98,10 @@ class Trainer:
         self.device = next(self.model.parameters()).device
         self.model.checkpointing(self.settings.checkpoint)
         self.optimizer = optimizer(self.model, self.settings)
-        self.scaler = scaler(self.settings.precision, self.device)
+        self.scaler = LossScale(enabled=self.settings.precision == "fp16")
+        self.ahead: Prefetch[list[HostBatch]] | None = None
         self.rows = self.world.rows(self.settings.batch, self.settings.accumulate)
-        module: nn.Module = torch.compile(self.model) if self.settings.compile else self.model  # type: ignore[assignment]
+        module: nn.Module = CompiledModel(self.model) if self.settings.compile else self.model
         self.module = self.world.wrap(module, self.device, idle=self.model.auxiliary is not None)
         if isinstance(self.task.batches, Streams) and self.task.batches.lane(self.settings.batch) < self.task.batches.length:
             logger.warning(
@@ -135,6 +120,17 @@ class Trainer:
 
     def fit(self, log: Log, folder: Path | None, interrupts: Interrupts) -> dict[str, Any]:
         """Trains until the budget is spent or a signal arrives, evaluates and saves during training, and returns the final results."""
+        reset_peak(self.device)
+        with self._prefetch():
+            self._train(log, folder, interrupts)
+        self._check_weights(folder)
+        self._check_last_steps(folder)
+        results = final_evaluation(self, log, interrupts)
+        self.check_final_loss(folder, *self.world.first_says(float(results.get("loss", 0.0))))
+        return results
+
+    def _train(self, log: Log, folder: Path | None, interrupts: Interrupts) -> None:
+        """Trains until the budget is spent or a signal arrives; evaluates and saves during training."""
         saved = time.monotonic()
         while self.progress < 1.0:
             if self._should_stop(interrupts):
@@ -154,11 +150,18 @@ class Trainer:
                 self.save(folder, log)
                 saved = time.monotonic()
                 self.seconds += time.perf_counter() - start
-        self._check_weights(folder)
-        self._check_last_steps(folder)
-        results = final_evaluation(self, log, interrupts)
-        self.check_final_loss(folder, *self.world.first_says(float(results.get("loss", 0.0))))
-        return results
+
+    @contextmanager
+    def _prefetch(self) -> Iterator[None]:
+        """Context in which batches are made ahead in a thread, if the device is not the host."""
+        if capabilities(self.device).host:
+            yield
+            return
+        with Prefetch(self.host_batches, self.settings.budget) as self.ahead:
+            try:
+                yield
+            finally:
+                self.ahead = None
 
     def step_and_log(self, log: Log, folder: Path | None = None) -> None:
         """One training step with its progress bar and its line in metrics.jsonl; ends a run that diverges."""
@@ -203,7 +206,7 @@ class Trainer:
             raise Diverged(f"the loss on held-out data is {loss:g} at the end, after step {self.step:,}: {self._advice(folder)}.")
 
     def _check_weights(self, folder: Path | None) -> None:
-        if not all(bool(value.isfinite().all()) for value in self.model.state_dict().values()):
+        if not bool(torch.stack([value.isfinite().all() for value in self.model.state_dict().values()]).all()):
             raise Diverged(f"the weights are not finite after step {self.step:,}: {self._advice(folder)}.")
 
     def _check_last_steps(self, folder: Path | None) -> None:
@@ -246,16 +249,26 @@ class Trainer:
         """Further files of a checkpoint: none."""
         return {}
 
-    def micro_batches(self) -> list[MicroBatch]:
-        """This process's micro-batches of the next batch."""
-        made = [self.task.batches.train_batch(self.settings.batch, self.settings.seed, self.step, rows) for rows in self.rows]
+    def host_batches(self, step: int) -> list[HostBatch]:
+        """This process's micro-batches of a step, on the host; their ids are checked before they are copied to a device."""
+        made = [self.task.batches.train_batch(self.settings.batch, self.settings.seed, step, rows) for rows in self.rows]
         extra = self.model.spec.extra, 0 if self.model.spec.encoder is None else self.model.spec.encoder.extra
-        counts = [_counted(batch, *extra) for batch in made]
-        totals = self.world.total([float(sum(each)) for each in zip(*counts, strict=True)])
+        there = capabilities(self.device)
+        if not there.host:  # on the host the forward pass checks them itself
+            for batch in made:
+                self.model.check_ids(batch)
+        counts = [counted(batch, *extra) for batch in made]
         fresh = [batch.pop(FRESH, None) for batch in made]
-        here = [{name: value.to(self.device) for name, value in batch.items()} for batch in made]
-        shares = [[n / max(total, 1.0) for n, total in zip(each, totals, strict=True)] for each in counts]
-        return [MicroBatch(b, f, *share) for b, f, share in zip(here, fresh, shares, strict=True)]
+        if there.pinned:
+            made = [{name: value.pin_memory() for name, value in batch.items()} for batch in made]
+        return [HostBatch(*each) for each in zip(made, fresh, counts, strict=True)]
+
+    def micro_batches(self) -> list[MicroBatch]:
+        """This process's micro-batches of the next batch, on the device."""
+        made = self.host_batches(self.step) if self.ahead is None else self.ahead.take(self.step)
+        totals = self.world.total([float(sum(each)) for each in zip(*(host.counts for host in made), strict=True)])
+        shares = [[n / max(total, 1.0) for n, total in zip(host.counts, totals, strict=True)] for host in made]
+        return [MicroBatch(to_device(host.batch, self.device), host.fresh, *each) for host, each in zip(made, shares, strict=True)]
 
     def train_step(self, micro_batches: list[MicroBatch]) -> StepResult:
         """One update; its gradient is that of the whole batch over all processes."""
@@ -274,20 +287,22 @@ class Trainer:
                 with autocast(self.settings.precision, self.device):
                     out = self.module(**micro.batch, **self._carried_state(i, micro), **further)
                 loss = micro.weighted_loss(out)
-                torch.autograd.backward(self.scaler.scale(loss * self.world.size))  # gradients are averaged over the processes
+                torch.autograd.backward(self.scaler.scaled(loss * self.world.size))  # gradients are averaged over the processes
             losses.append(loss.detach())
             if len(out.losses) > 1:
                 shares = {name: micro.share_of(name) if name in out.of_tokens else micro.share for name in out.losses}
                 terms = {name: terms.get(name, 0.0) + value.detach() * shares[name] for name, value in out.losses.items()}
             states.append(out.state)
-        self.scaler.unscale_(self.optimizer)
-        norm = clip(self.model.parameters(), self.settings)
-        value, *named = self.world.total([torch.stack(losses).sum().item(), *(term.item() for term in terms.values())])
-        taken = math.isfinite(value) and math.isfinite(norm)  # checked before the update
-        scaling = math.isfinite(value) and self.scaler.is_enabled() and self.scaler.get_scale() > 1.0
+        self.scaler.unscale(self.model.parameters())
+        gradient = clip(self.model.parameters(), self.settings)
+        # The only read of a step, and so the only wait: before the update, which a loss or gradient that is not finite prevents.
+        norm, *figures = torch.stack([gradient, torch.stack(losses).sum(), *terms.values()]).tolist()
+        value, *named = self.world.total(figures)
+        taken = math.isfinite(value) and math.isfinite(norm)
+        scaling = math.isfinite(value) and self.scaler.enabled and self.scaler.scale > 1.0
         if taken:
-            self.scaler.step(self.optimizer)
-        self.scaler.update()
+            self.optimizer.step()
+        self.scaler.update(math.isfinite(norm))
         self.states = states if taken and self.task.batches.continues else []
         return StepResult(value, norm, now, taken, not taken and not scaling, dict(zip(terms, named, strict=True)))
 
@@ -297,7 +312,7 @@ class Trainer:
         micro_batches = self.micro_batches()
         done = self.train_step(micro_batches)
         self.step += 1
-        self.tokens += self.settings.batch * _width(micro_batches[0].batch)
+        self.tokens += self.settings.batch * width(micro_batches[0].batch)
         self.bad = self.bad + 1 if done.bad else 0
         if math.isfinite(done.loss):
             self.smooth = done.loss if self.smooth is None else 0.95 * self.smooth + 0.05 * done.loss
@@ -315,25 +330,5 @@ class Trainer:
         if state is None or (micro.fresh is not None and bool(micro.fresh.all())):
             return {"state": self.model.initial_state(rows)}
         if micro.fresh is not None and bool(micro.fresh.any()):
-            state = state.reset(micro.fresh.to(self.device))
+            state = state.reset(micro.fresh.to(self.device, non_blocking=True))
         return {"state": state}
-
-
-def _counted(batch: Batch, extra: int, source_extra: int) -> tuple[int, int, int]:
-    """Number of targets, of real tokens, and of real source tokens of a batch; extra vectors before a row count as tokens."""
-    side = "target" if "target" in batch else "tokens"
-    return (
-        int((batch["targets"] != IGNORED).sum()),
-        _real(batch[side], batch.get("mask"), extra),
-        _real(batch["source"], batch.get("source_mask"), source_extra) if "source" in batch else 0,
-    )
-
-
-def _real(tokens: Tensor, mask: Tensor | None, extra: int) -> int:
-    rows, length = tokens.shape[:2]
-    return rows * extra + (rows * length if mask is None else int(mask.sum()))
-
-
-def _width(batch: Batch) -> int:
-    targets = batch["targets"]
-    return targets.shape[1] if targets.dim() > 1 else batch["tokens"].shape[1]

@@ -13,6 +13,7 @@ from formers.data.tasks import Answers, DrawnPairs
 from formers.evaluation import Stopped, apply_protocol, evaluate, evaluate_all
 from formers.generation import generate
 from formers.model import Seq2Seq
+from formers.training.device import peak_device_memory
 from formers.training.interrupts import Interrupts
 from formers.training.log import Log
 
@@ -40,7 +41,9 @@ def validate(trainer: Trainer, log: Log) -> bool:
     also = "".join(f", {name.replace('_', ' ')} {value:,.4g}" for name, value in shown.items())
     if trainer.sample is None:
         log.say(f"evaluated on held-out data: {held['protocol']}")
-    log.say(f"step {trainer.step:,}: loss {loss:.4f}{also}, on {held['evaluated']} of held-out data")
+    most = peak_device_memory(trainer.device)
+    memory = "" if most is None else f"; peak memory of {trainer.device}: {most / 1e6:,.0f} MB"
+    log.say(f"step {trainer.step:,}: loss {loss:.4f}{also}, on {held['evaluated']} of held-out data{memory}")
     if trainer.settings.sample_tokens and trainer.world.first and math.isfinite(loss):
         _show_sample(trainer, log)
     trainer.sample = {"evaluated": str(held["evaluated"]), "loss": loss, **dict(islice(shown.items(), 1))}
@@ -77,6 +80,9 @@ def final_evaluation(trainer: Trainer, log: Log, interrupts: Interrupts) -> dict
         peak = peak_memory()
         if peak is not None:
             results["peak_memory_bytes"] = peak
+        most = peak_device_memory(trainer.device)
+        if most is not None:
+            results["peak_device_memory_bytes"] = most
     return results
 
 

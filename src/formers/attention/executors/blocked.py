@@ -3,14 +3,14 @@
 o = sum_p exp(l_p - l) o_p        l = log sum_p exp(l_p)        over the pieces p with keys of the query       E23
 
 The backward pass recomputes the weights of a piece as exp(score - l) with the merged l. Logarithms and powers are to base 2, which is
-faster; the scale includes the factor.
+faster; the scale includes the factor. Under torch.compile the pass is one operation of the graph, which gets the pattern as a text and
+binds it to the length inside, so that one graph serves every length.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -18,19 +18,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from formers.attention.executors import batched
-from formers.attention.executors.handles import HandleTable
+from formers.attention.executors.row_groups import after_end, row_groups
+from formers.attention.executors.sparsity import LARGEST_SHARE, SHORTEST, share, sparse_from
 from formers.attention.executors.tiles import EMPTY, LOG2E, SHUT, TILE, PieceTile, Place, Shape, Tiles, tiles, units, wide
 from formers.attention.request import Request
 from formers.core import Range
+from formers.core.compiler import concrete
 from formers.core.devices import on_host
-from formers.core.random import fresh_seed, generator
+from formers.core.random import fresh_seeds, generator
 from formers.patterns import Pattern
 from formers.patterns.plan import pairs
+from formers.patterns.text import pattern_of, pattern_text
 
-SHORTEST = 512
-"""Below this length the fused kernel over all pairs is as fast."""
-LARGEST_SHARE = 0.4
-"""Above this fraction of all pairs the fused kernel, which computes all of them, is as fast."""
 LARGE_TILE = 1 << 24
 """Pairs per tile on other devices, where each step costs a kernel launch."""
 
@@ -45,60 +44,48 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
         return "a term is added to the scores"
     if request.uneven and not on_host(q):
         return "rows have different lengths, and the pattern depends on the length"
-    if torch.compiler.is_compiling():
-        return "torch.compile optimises whole tensors better than pieces"
+    if torch.compiler.is_compiling() and not on_host(q):
+        return "under torch.compile the plan of an accelerator would be a constant for each length"
+    if torch.compiler.is_compiling() and request.text is None:
+        return "torch.compile knows the patterns of models only"
     return None
 
 
 def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why pieces are not worthwhile; None if they are."""
     n = request.queries.length
+    if torch.compiler.is_compiling():
+        assert request.text is not None
+        shortest = sparse_from(request.text, request.heads)
+        # One comparison with a constant, so that there are two graphs at most: for shorter rows and for longer ones.
+        return "the pattern is not sparse, or the row is short" if shortest is None or n < shortest else None
     if n < SHORTEST:
         return f"below {SHORTEST} tokens all pairs are computed as fast"
-    share = _share(request.pattern.of(n), n, request.heads if request.pattern.by_head else 1)
-    if share > LARGEST_SHARE:
-        return f"the pattern's pieces contain {share:.0%} of all pairs"
+    part = share(request.pattern.of(n), n, request.heads if request.pattern.by_head else 1)
+    if part > LARGEST_SHARE:
+        return f"the pattern's pieces contain {part:.0%} of all pairs"
     return None
-
-
-@lru_cache(maxsize=512)
-def _share(pattern: Pattern, n: int, heads: int) -> float:
-    """The fraction of all pairs that the pieces of a pattern contain."""
-    return sum(pairs(pattern.pieces(n, head)) for head in range(heads)) / (n * n * heads)
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by pieces."""
     if not on_host(q):
         return batched.run(q, k, v, request)
-    if request.uneven:
-        return _rows(q, k, v, request)
     if q.numel() == 0:
-        return torch.zeros_like(v)
-    seed = fresh_seed() if request.dropout else 0
-    pattern = PATTERNS.number(request.pattern.of(q.shape[2]))
-    out: Tensor = operation(q, k, v, request.valid, pattern, request.scale, request.dropout, seed)[0]
+        return torch.zeros_like(v) + v[:, :, :0].sum()  # plus an empty sum, so that it has a gradient
+    seeds = _seeds(request, len(q)) if request.dropout else None
+    text = pattern_text(request.pattern) if request.text is None else request.text
+    out: Tensor = operation(q, k, v, request.valid, seeds, text, request.scale, request.dropout)[0]
     return out
 
 
-def _rows(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
-    """Attention of padded rows whose pattern depends on their length: rows with the same pattern together, cut after the longest."""
+def _seeds(request: Request, batch: int) -> Tensor:
+    """The seeds of dropout masks, one for each group of rows with the same pattern; for a graph, one for each row."""
+    if not request.uneven:
+        return fresh_seeds(1)
     assert request.valid is not None
-    # The values read from the device here determine a plan, not an executor.
-    stop = request.ends()
-    ends, counts = stop.tolist(), request.valid.sum(dim=1).tolist()
-    alike: dict[Pattern, list[int]] = {}
-    for row, end in enumerate(ends):
-        if end:
-            alike.setdefault(request.pattern.of(end), []).append(row)
-    out = torch.zeros_like(v) + v[:, :, :0].sum()  # plus an empty sum, so that a batch of padding has a gradient
-    for pattern, rows in alike.items():
-        n = max(ends[row] for row in rows)
-        valid = None if all(counts[row] == n for row in rows) else request.valid[rows, :n]
-        here = request._replace(pattern=pattern, queries=Range(0, n), keys=Range(0, n), valid=valid)
-        out[rows, :, :n] = run(q[rows, :, :n], k[rows, :, :n], v[rows, :, :n], here)
-    after = torch.arange(q.shape[2], device=q.device) >= stop[:, None]
-    return out.masked_fill(after[:, None, :, None], 0.0)
+    readable = concrete(request.valid)
+    return fresh_seeds(len(row_groups(request.pattern, request.valid)) if readable else batch)
 
 
 class BlockedWork(NamedTuple):
@@ -147,28 +134,67 @@ def _work(q: Tensor, pattern: Pattern, scale: float, dropout: float, seed: int) 
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, pattern: int, scale: float, dropout: float, seed: int
+    q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, seeds: Tensor | None, text: str, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor]:
-    """Attention of q, k, v (batch, heads, n, width), v of any width, and its log-sums (batch, heads, n)."""
-    (batch, heads, n, width), work = q.shape, _work(q, PATTERNS[pattern], scale, dropout, seed)
+    """Attention of q, k, v (batch, heads, n, width), v of any width, and its log-sums (batch, heads, n).
+
+    text: the pattern; seeds: see `_seeds`, None without dropout.
+    """
+    pattern = pattern_of(text)
+    if valid is None or not pattern.by_length:
+        return _forward_batch(q, k, v, valid, _work(q, pattern.of(q.shape[2]), scale, dropout, _seed(seeds)))
+    out, lse = torch.zeros_like(v, memory_format=torch.contiguous_format), q.new_zeros(q.shape[:3], dtype=wide(q.dtype))
+    for index, group in enumerate(row_groups(pattern, valid)):
+        qs, ks, vs = (group.take(x) for x in (q, k, v))
+        found = _forward_batch(qs, ks, vs, group.valid, _work(qs, group.pattern.of(group.length), scale, dropout, _seed(seeds, index)))
+        for whole, part in zip((out, lse), found, strict=True):
+            group.put(whole, part)
+    return out.masked_fill_(after_end(valid), 0.0), lse
+
+
+def _seed(seeds: Tensor | None, index: int = 0) -> int:
+    return 0 if seeds is None else int(seeds[index])
+
+
+def _forward_batch(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, work: BlockedWork) -> tuple[Tensor, Tensor]:
+    """The same for rows with one pattern."""
+    batch, heads, n, width = q.shape
     out, lse = work.new_rows(v, not all(rounds and rounds[0].whole for rounds in work.rounds)), work.new_rows(q[..., :1])
     with torch.autocast(q.device.type, enabled=False):
         buffer, scaled = work.buffer(q), q.new_empty(n + work.more, width, dtype=work.dtype)
         for row in range(batch):
             shut = _shut(valid, row, work)
             for head in range(heads):
-                torch.mul(work.row(q[row, head]), scale * LOG2E, out=scaled)
+                torch.mul(work.row(q[row, head]), work.scale * LOG2E, out=scaled)
                 each = HeadRow(scaled, work.row(k[row, head]), work.row(v[row, head]), shut, lse[row, head], row * heads + head)
                 _forward(each, out[row, head], work, work.rounds[head], buffer)
     return out[:, :, :n].to(v.dtype), lse[:, :, :n, 0]
 
 
 def backward(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, out: Tensor, lse: Tensor,
-    pattern: int, scale: float, dropout: float, seed: int,
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, seeds: Tensor | None, out: Tensor, lse: Tensor,
+    text: str, scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v, from the gradient g of the output."""
-    (batch, heads, n, width), work = q.shape, _work(q, PATTERNS[pattern], scale, dropout, seed)
+    pattern = pattern_of(text)
+    if valid is None or not pattern.by_length:
+        return _backward_batch(g, q, k, v, valid, out, lse, _work(q, pattern.of(q.shape[2]), scale, dropout, _seed(seeds)))
+    g = g.masked_fill(after_end(valid), 0.0)
+    slopes = tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    for index, group in enumerate(row_groups(pattern, valid)):
+        gs, qs, ks, vs, outs, sums = (group.take(x) for x in (g, q, k, v, out, lse))
+        work = _work(qs, group.pattern.of(group.length), scale, dropout, _seed(seeds, index))
+        for whole, part in zip(slopes, _backward_batch(gs, qs, ks, vs, group.valid, outs, sums, work), strict=True):
+            group.put(whole, part)
+    dq, dk, dv = slopes
+    return dq, dk, dv
+
+
+def _backward_batch(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, out: Tensor, lse: Tensor, work: BlockedWork
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for rows with one pattern."""
+    batch, heads, n, width = q.shape
     once = [rounds[0].once if rounds else (False, False) for rounds in work.rounds]
     dq = work.new_rows(q, not all(queries for queries, _ in once))
     dk, dv = (work.new_rows(x, not all(keys for _, keys in once)) for x in (k, v))
@@ -179,7 +205,7 @@ def backward(
             shut = _shut(valid, row, work)
             for head in range(heads):
                 rows = [work.row(x[row, head]) for x in (q, k, v, g, out, lse[..., None])]
-                torch.mul(rows[0], scale * LOG2E, out=scaled)
+                torch.mul(rows[0], work.scale * LOG2E, out=scaled)
                 d = torch.mul(rows[3], rows[4], out=product).sum(dim=-1, keepdim=True)
                 each = HeadRow(scaled, rows[1], rows[2], shut, rows[5], row * heads + head)
                 _backward(each, BlockedGradients(rows[3], d, dq[row, head], dk[row, head], dv[row, head]), work, work.rounds[head], buffers)
@@ -187,16 +213,12 @@ def backward(
     return dq, dk, dv
 
 
-PATTERNS: HandleTable[Pattern] = HandleTable()
-
-# Custom operators, so that tools that count costs with fake tensors or profile see one operation.
-NAMES = "int pattern, float scale, float dropout, int seed"
-operation = torch.library.custom_op(
-    "formers::blocked", forward, mutates_args=(), schema=f"(Tensor q, Tensor k, Tensor v, Tensor? valid, {NAMES}) -> (Tensor, Tensor)"
-)
+# Custom operators, so that a graph, and tools that count costs with fake tensors or profile, contain one operation.
+GIVEN, NAMES = "Tensor q, Tensor k, Tensor v, Tensor? valid, Tensor? seeds", "str text, float scale, float dropout"
+operation = torch.library.custom_op("formers::blocked", forward, mutates_args=(), schema=f"({GIVEN}, {NAMES}) -> (Tensor, Tensor)")
 operation_backward = torch.library.custom_op(
     "formers::blocked_backward", backward, mutates_args=(),
-    schema=f"(Tensor g, Tensor q, Tensor k, Tensor v, Tensor? valid, Tensor out, Tensor lse, {NAMES}) -> (Tensor, Tensor, Tensor)",
+    schema=f"(Tensor g, {GIVEN}, Tensor out, Tensor lse, {NAMES}) -> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
 
 
@@ -211,8 +233,8 @@ def _shapes_backward(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tup
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:4], *output)
-    ctx.rest = inputs[4:]
+    ctx.save_for_backward(*inputs[:5], *output)
+    ctx.rest = inputs[5:]
 
 
 def _autograd_backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
@@ -222,10 +244,10 @@ def _autograd_backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, .
 operation.register_autograd(_autograd_backward, setup_context=_setup_context)
 
 
-def flops(shapes: tuple[tuple[int, ...], ...], pattern: int, products: tuple[int, int]) -> int:
+def flops(shapes: tuple[tuple[int, ...], ...], text: str, products: tuple[int, int]) -> int:
     """FLOPs over the pairs of a pattern's plan, for a number of products of the width of q, and of v."""
     (batch, heads, n, width), value = shapes[0], shapes[1][3]
-    bound = PATTERNS[pattern]
+    bound = pattern_of(text).of(n)
     each = [pairs(bound.pieces(n, head)) for head in range(heads if bound.by_head else 1)]
     return 2 * batch * sum(each) * (heads // len(each)) * (products[0] * width + products[1] * value)
 

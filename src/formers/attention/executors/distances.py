@@ -4,21 +4,28 @@ s_ij = scale q_i . k_j + b_ij        b_ij = p_{i, i-j}        p_{i, x} = q'_i . 
 
 For each tile of queries, p is a product with a slice of the table, sorted from the furthest distance to the nearest. Each row of p is
 the row before it shifted by one: read with a stride that is one element shorter than its rows, p equals b. So the shift of Transformer-XL
-is free, keys beyond a head's span are never computed, and the backward pass recomputes tiles.
+is free, keys beyond a head's span are never computed, and the backward pass recomputes tiles. Under torch.compile long rows are one
+operation of the graph; spans are then read inside it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from formers.attention.executors.bands import BandTile, cut, merge_alike
-from formers.attention.executors.tiles import EMPTY, LOG2E, SHUT, TILE, wide
+from formers.attention.executors.bands import BandTile, cut
+from formers.attention.executors.distance_rows import (
+    DistanceBuffers,
+    DistanceWork,
+    HeadRows,
+    Heads,
+    all_heads,
+    distance_work,
+    head_reaches,
+)
+from formers.attention.executors.tiles import EMPTY, LOG2E, wide
 from formers.attention.request import Request
 from formers.core import Range
 from formers.patterns import Causal, Local, Pattern
@@ -29,6 +36,8 @@ MOST_SAVED = 1 << 22
 """The largest number of weights that are saved for the backward pass; otherwise they are recomputed."""
 FEWEST = 16
 """For fewer queries the whole term is as fast."""
+FEWEST_COMPILED = 512
+"""For fewer queries torch.compile computes the whole term as fast."""
 
 
 def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -45,13 +54,13 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
         return "there is padding or dropout"
     if q.device.type != "cpu":
         return "its tiles are sized for the cache of a CPU"
-    if torch.compiler.is_compiling():
-        return "torch.compile optimises whole tensors better than tiles"
     return "there are no keys at all" if request.keys.length == 0 or q.numel() == 0 else None
 
 
 def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why tiles are not worthwhile; None if they are."""
+    if torch.compiler.is_compiling():  # lengths are symbols, which cannot be formatted
+        return "torch.compile computes the whole term of a short row as fast" if request.queries.length < FEWEST_COMPILED else None
     return f"for fewer than {FEWEST} queries the whole term is as fast" if request.queries.length < FEWEST else None
 
 
@@ -67,6 +76,9 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     reaches = [most] * q.shape[1] if term.reaches is None else [min(most, reach) for reach in term.reaches]
     offset = request.queries.start - request.keys.start
     factors = (q, k, v, term.q, term.table, term.level)
+    if torch.compiler.is_compiling():  # how many weights are saved, and the spans of heads, are no constants of a graph
+        made: Tensor = operation(*factors, request.scale, offset, nearest, [most], False, 0)[0]
+        return made
     learning = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in factors)
     out: Tensor = operation(*factors, request.scale, offset, nearest, reaches, learning, torch.get_num_threads())[0]
     return out
@@ -82,152 +94,17 @@ def _band(pattern: Pattern) -> tuple[int, int | None] | None:
     return None
 
 
-class HeadRows(NamedTuple):
-    """One head of some rows of a batch, in the dtype of the computation; scores are logarithms to base 2."""
-
-    q: Tensor
-    """(rows, n, head_dim), times the scale."""
-    k: Tensor
-    v: Tensor
-    far: Tensor
-    """(rows, n, width), the queries of the term; with a column of ones if the level is the same for all queries."""
-    table: Tensor
-    """(distances, width), from the furthest; with that level as its last column."""
-    level: Tensor | None
-    """(rows, n, distances), from the furthest, if the level differs between queries; SHUT at masked keys."""
-
-    def scores(self, tile: BandTile, buffers: DistanceBuffers, s: Tensor) -> Tensor:
-        """The scores (groups, queries, keys) of a tile, SHUT at masked pairs, written into s."""
-        p = buffers.by_distance(tile, len(self.q))
-        there = tile.distances(len(self.table))
-        flat = p.view(-1, tile.width)[:, tile.open]
-        torch.mm(tile.queries(self.far).reshape(len(flat), -1), self.table[there].T, out=flat)
-        if self.level is not None:
-            p[..., tile.open].add_(tile.queries(self.level)[..., there])
-        s.copy_(tile.shifted(p))  # E24
-        return s.baddbmm_(tile.queries(self.q), tile.seen(self.k).mT)
-
-
-class DistanceBuffers:
-    """Scratch buffers for the scores of a tile, and for its terms by distance, which are SHUT in all masked columns."""
-
-    def __init__(self, keys: Tensor, distances: Tensor) -> None:
-        self.keys, self.distances = keys, distances
-        self.shut: tuple[object, ...] = ()
-        """The shape for which masked columns are already SHUT: nothing else writes there, so the next tile of this shape reuses them."""
-
-    def by_key(self, tile: BandTile, rows: int) -> Tensor:
-        """(groups, queries, keys)."""
-        shape = (rows * tile.groups, tile.rows, tile.keys)
-        return self.keys[: math.prod(shape)].view(shape)
-
-    def by_distance(self, tile: BandTile, rows: int) -> Tensor:
-        """(groups, queries, width)."""
-        shape = (rows * tile.groups, tile.rows, tile.width)
-        p = self.distances[: math.prod(shape)].view(shape)
-        which = (*shape, tile.open.start, tile.open.stop)
-        if self.shut != which:
-            p[..., : tile.open.start].fill_(SHUT)
-            p[..., tile.open.stop :].fill_(SHUT)
-            self.shut = which
-        return p
-
-
-class DistanceWork(NamedTuple):
-    """What both passes share: the tiles of each head, and the number of rows of the batch computed at a time."""
-
-    tiles: list[list[BandTile]]
-    whole: bool
-    """Whether every query is in a tile."""
-    rows: int
-    dtype: torch.dtype
-    scale: float
-
-    def pairs(self, batch: int) -> int:
-        """The number of computed pairs."""
-        return batch * sum(tile.groups * tile.rows * tile.keys for tiles in self.tiles for tile in tiles)
-
-    def buffers(self, like: Tensor) -> DistanceBuffers:
-        """Scratch buffers for the largest tile."""
-        sizes = [(tile.groups * tile.rows * tile.keys, tile.groups * tile.rows * tile.width) for tiles in self.tiles for tile in tiles]
-        keys, distances = (like.new_empty(self.rows * max(each), dtype=self.dtype) for each in zip((0, 0), *sizes, strict=True))
-        return DistanceBuffers(keys, distances)
-
-    def pieces(self, batch: int) -> Iterator[tuple[slice, int, list[BandTile]]]:
-        """The rows, the head and the tiles of each unit of work, in the order in which weights are saved."""
-        for head, tiles in enumerate(self.tiles):
-            for first in range(0, batch, self.rows):
-                yield slice(first, min(first + self.rows, batch)), head, tiles
-
-
-class Heads(NamedTuple):
-    """All heads of all rows, contiguous, in the dtype of the computation."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    far: Tensor
-    table: Tensor
-    """(heads or 1, distances, width), from the furthest."""
-    level: Tensor | None
-    """(rows, heads, n, distances), from the furthest."""
-
-    def some(self, rows: slice, head: int) -> HeadRows:
-        """One head of some rows."""
-        level = None if self.level is None else self.level[rows, head]
-        return HeadRows(
-            self.q[rows, head], self.k[rows, head], self.v[rows, head], self.far[rows, head], _table(self.table, head), level
-        )  # fmt: skip
-
-
-def _heads(q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, work: DistanceWork) -> Heads:
-    """The heads with the scale, the factor log2(e), and a level that is the same for all queries, multiplied into their operands."""
-    q, k, v, far, table = (x.to(work.dtype) for x in (q, k, v, far, table))
-    turned, term_q, own = table.flip(1), far * LOG2E, None
-    if level is not None:
-        added = level.flip(-1).to(work.dtype).clamp_(min=SHUT)
-        if _is_common(level):  # a wider product is cheaper than an addition
-            term_q = F.pad(term_q, (0, 1), value=LOG2E)
-            both = max(len(turned), added.shape[1])
-            turned = torch.cat([turned.expand(both, -1, -1), added[0].mT.expand(both, -1, -1)], dim=2)
-        else:
-            own = (added * LOG2E).expand(*q.shape[:3], -1).contiguous()
-    return Heads((q * (work.scale * LOG2E)).contiguous(), k.contiguous(), v.contiguous(), term_q.contiguous(), turned, own)
-
-
-def _is_common(level: Tensor) -> bool:
-    """Whether a level is the same for all queries."""
-    return len(level) == 1 and level.shape[2] == 1
-
-
-def _table(table: Tensor, head: int) -> Tensor:
-    """A head's table; all heads may share one."""
-    return table[head if len(table) > 1 else 0]
-
-
-def _work(q: Tensor, k: Tensor, scale: float, offset: int, nearest: int, reaches: list[int], threads: int) -> DistanceWork:
-    made = {reach: list(cut(q.shape[2], k.shape[2], offset, nearest, reach)) for reach in set(reaches)}
-    most = TILE * threads
-    largest = max((tile.rows * tile.width for tiles in made.values() for tile in tiles), default=1)
-    rows = max(1, min(len(q), most // largest))
-    together = {reach: merge_alike(tiles, most) for reach, tiles in made.items()}
-    if len(q) // rows * sum(map(len, made.values())) > len(q) * sum(map(len, together.values())):  # fewer units of work, row by row
-        made, rows = together, 1
-    whole = all(sum(tile.groups * tile.rows for tile in tiles) == q.shape[2] for tiles in made.values())
-    return DistanceWork([made[reach] for reach in reaches], whole, rows, wide(q.dtype), scale)
-
-
 def forward(
     q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None,
     scale: float, offset: int, nearest: int, reaches: list[int], learning: bool, threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Attention (batch, heads, n, value_dim), its log-sums (batch, heads, n, 1), and its weights unless they are too many."""
-    work = _work(q, k, scale, offset, nearest, reaches, threads)
+    work = distance_work(q, k, scale, offset, nearest, head_reaches(reaches, level, q.shape[1]), threads)
     out = (v.new_empty if work.whole else v.new_zeros)((*q.shape[:3], v.shape[3]))
     lse = q.new_full((*q.shape[:3], 1), EMPTY, dtype=work.dtype)
     weights = TileWeights(q.new_empty(_saved_weights(work, len(q), learning), dtype=work.dtype))
     with torch.autocast(q.device.type, enabled=False):
-        buffers, heads = work.buffers(q), _heads(q, k, v, far, table, level, work)
+        buffers, heads = work.buffers(q), all_heads(q, k, v, far, table, level, work)
         for rows, head, tiles in work.pieces(len(q)):
             each = heads.some(rows, head)
             for tile in tiles:
@@ -265,9 +142,9 @@ def backward(
     scale: float, offset: int, nearest: int, reaches: list[int], learning: bool, threads: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k, v, the queries of the term, the table, and the level (an empty tensor if there is none)."""
-    work, weights = _work(q, k, scale, offset, nearest, reaches, threads), TileWeights(saved)
+    work, weights = distance_work(q, k, scale, offset, nearest, head_reaches(reaches, level, q.shape[1]), threads), TileWeights(saved)
     with torch.autocast(q.device.type, enabled=False):
-        buffers, other, heads = work.buffers(q), work.buffers(q), _heads(q, k, v, far, table, level, work)
+        buffers, other, heads = work.buffers(q), work.buffers(q), all_heads(q, k, v, far, table, level, work)
         slopes = g.to(work.dtype).contiguous()
         d = (slopes * out).sum(dim=-1, keepdim=True)
         new = torch.empty_like if work.whole else torch.zeros_like
@@ -321,7 +198,7 @@ def _backward(each: HeadRows, back: DistanceGradients, tile: BandTile, p: Tensor
 
 
 # A custom operator, so that tools that count costs or profile see one operation, as for `blocked`.
-NAMES = "float scale, int offset, int nearest, int[] reaches, bool learning, int threads"
+NAMES = "float scale, SymInt offset, int nearest, SymInt[] reaches, bool learning, int threads"
 operation = torch.library.custom_op(
     "formers::distances", forward, mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor v, Tensor far, Tensor table, Tensor? level, {NAMES}) -> (Tensor, Tensor, Tensor)",
@@ -338,8 +215,8 @@ def _shapes(
     q: Tensor, k: Tensor, v: Tensor, far: Tensor, table: Tensor, level: Tensor | None, scale: float, offset: int, nearest: int,
     reaches: list[int], learning: bool, threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    work = _work(q, k, scale, offset, nearest, reaches, threads)
-    lse, saved = q.new_empty((*q.shape[:3], 1), dtype=work.dtype), q.new_empty(_saved_weights(work, len(q), learning), dtype=work.dtype)
+    count = _saved_weights(distance_work(q, k, scale, offset, nearest, reaches, threads), len(q), True) if learning else 0
+    lse, saved = q.new_empty((*q.shape[:3], 1), dtype=wide(q.dtype)), q.new_empty(count, dtype=wide(q.dtype))
     return v.new_empty((*q.shape[:3], v.shape[3])), lse, saved
 
 

@@ -1,219 +1,197 @@
 """Attention by FlexAttention: torch compiles a kernel for the pattern's predicate, over the blocks with an allowed pair.
 
-The blocks are found by evaluating the predicate, one row of blocks at a time, and cached by value; in partly masked blocks the kernel
-evaluates it again for each pair. It is for GPUs, in both passes. On a CPU torch has only the forward pass, and it runs only if
+Rows are padded to whole blocks, and the padding is masked, so that one kernel serves all lengths. Terms by distance are added, and dropout
+is applied, inside the kernel. It is for accelerators, in both passes. On a CPU torch has only the forward pass, and it runs only if
 requested by name.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import lru_cache
-from typing import Any, NamedTuple
+import logging
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from formers.attention.executors import flex_dropout, flex_terms
+from formers.attention.executors.flex_kernel import KERNELS, LISTS, KernelRefused, MaskMod, flex_attention, flex_output
+from formers.attention.executors.flex_lengths import by_row, known_by_length
+from formers.attention.executors.flex_lists import Band, Lists, block_lists, listed
+from formers.attention.executors.flex_masks import number, position_mask, request_mask
 from formers.attention.executors.sdpa import is_plainly_causal
-from formers.attention.request import Request, allowed_pairs
+from formers.attention.request import Request
 from formers.core import Range
 from formers.core.compiler import compiler
-from formers.core.tables import cached
-from formers.patterns import Pattern
+from formers.core.devices import capabilities, on_host
+from formers.patterns import BigBird, Pattern
+from formers.patterns.structure import inner_patterns
+from formers.score import ByDistance
+
+log = logging.getLogger(__name__)
 
 BLOCK = 128
 """Queries and keys per block."""
 SHORTEST = 512
 """Below this length the fused kernel with a mask is as fast."""
+NARROWEST = 16
+"""The smallest width of a head for which torch has kernels on accelerators."""
+LARGEST_TABLE = 1 << 26
+"""The largest table of blocks, in bytes."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-KERNELS = 64
-"""The largest number of kernels, one per pattern and length, that torch may compile."""
-SAMPLES = 64
-"""The number of pairs on which a predicate is tested."""
 
-Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(batch, head, query, key) -> whether the query may see the key, each a scalar."""
+_REFUSED: dict[tuple[object, ...], str] = {}
+"""Why torch refused to compile a kernel, by `_kind`."""
 
 
 def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why FlexAttention cannot compute this; None if it can."""
-    device = q.device.type
-    if device not in ("cpu", "cuda"):
-        return f"FlexAttention is not used on {device}"
-    if request.first is not None:
-        return "rows contain several episodes"
-    if request.bias is not None:
-        return "a term is added to the scores"
-    if request.dropout:
-        return "FlexAttention does not support dropout"
+    host = on_host(q)
+    if q.device.type != "cpu" if host else not capabilities(q.device).flex:
+        return f"FlexAttention is not used on {q.device.type}"
     if not isinstance(request.queries, Range) or not isinstance(request.keys, Range):
         return "the positions are not contiguous"
-    if request.uneven:
-        return "rows have different lengths, and the pattern depends on the length"
     if not (request.keys.length and request.queries.length and len(q)):
         return "there are no keys at all, or no queries"
-    if q.dtype not in DTYPES:
+    if isinstance(request.bias, Tensor) or (host and request.bias is not None):
+        return "a term is added to the scores"
+    if q.dtype not in DTYPES and q.device.type not in KERNELS:
         return f"FlexAttention has no kernel for {str(q.dtype).removeprefix('torch.')}"
+    if host:
+        return _unsupported_on_cpu(request, q, k, v)
+    if min(q.shape[3], v.shape[3]) < NARROWEST:
+        return f"heads are narrower than {NARROWEST}, for which FlexAttention has no kernel"
+    if request.uneven and not known_by_length(request.pattern):
+        return "rows have different lengths, and the pattern depends on the length"
+    if request.heads * _table_blocks(request.pattern, request.keys.stop) ** 2 * (len(q) if request.uneven else 1) > LARGEST_TABLE:
+        return f"the pattern's table of blocks would be larger than {LARGEST_TABLE >> 20} MiB"
     if torch.compiler.is_compiling():
-        return "under torch.compile its blocks would be recomputed at every call"
-    return _unsupported_on_cpu(q, k, v) if device == "cpu" else None
+        return None
+    why = _REFUSED.get(_kind(request, q, k, v))
+    return None if why is None else f"torch refused to compile its kernel ({why})"
 
 
-def _unsupported_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+def _unsupported_on_cpu(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    if request.first is not None:
+        return "rows contain several episodes"
+    if request.uneven:
+        return "rows have different lengths, and the pattern depends on the length"
+    if request.dropout:
+        return "FlexAttention does not support dropout on a CPU"
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return "FlexAttention has no backward on a CPU"
+    if torch.compiler.is_compiling():
+        return "under torch.compile it is for accelerators"
     if q.dtype != torch.float32:
         return "FlexAttention on a CPU is used in float32 only, because its half-precision kernels crash on some processors"
     return None if compiler() is not None else "there is no C++ compiler, which torch needs for its CPU kernel"
 
 
+def _table_blocks(pattern: Pattern, stop: int) -> int:
+    """The number of rows of the largest table of blocks in a pattern, 0 if it has none."""
+    own = -(-stop // pattern.block) if isinstance(pattern, BigBird) else 0
+    return max(own, *(_table_blocks(inner, stop) for inner in inner_patterns(pattern)), 0)
+
+
 def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why FlexAttention is not worthwhile; None if it is."""
-    if q.device.type == "cpu":
+    if on_host(q):
         return "FlexAttention is for GPUs: on a CPU it is slower than blocked, and runs only if requested by name"
     if max(request.queries.length, request.keys.length) < SHORTEST or request.queries.length < BLOCK:
         return f"below {SHORTEST} tokens, or for fewer than {BLOCK} queries, all pairs are computed as fast"
-    return "the pattern is full or causal: the fused kernel needs no mask" if _plain(request) else None
+    plain = request.bias is None and request.first is None and request.covered
+    return "the pattern is full or causal: the fused kernel needs no mask of all pairs" if plain or is_plainly_causal(request) else None
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
     """Attention by the kernel that torch compiles for the pattern."""
+    n, queries, keys = q.shape[2], *_padded(request)
+    if _maybe(queries.length > n):
+        q = F.pad(q, (0, 0, 0, queries.length - n))
+    if _maybe(keys.length > k.shape[2]):
+        k, v = (F.pad(x, (0, 0, 0, keys.length - x.shape[2])) for x in (k, v))
+    score = flex_terms.term_score(request.bias, request.offset, q.device) if isinstance(request.bias, ByDistance) else None
     mask = block_mask(request, q.device)
-    with _writing():
-        out: Tensor = _compiled()(q, k, v, block_mask=mask, scale=request.scale)
-    return out
+    try:
+        if score is None and not request.dropout:
+            out = flex_output(q, k, v, mask, request.scale)
+        else:
+            out, lse = flex_attention(q, k, v, mask, request.scale, score)
+        if request.dropout:
+            seeds = flex_dropout.draw_seeds(len(q), request.heads, queries.length, q.device)
+            some, log_kept = flex_attention(q, k, v, kept_mask(mask, request, seeds), request.scale, score)
+            out = flex_dropout.combined(some, log_kept, lse, request.dropout)
+    except KernelRefused as refusal:
+        _remember(_kind(request, q, k, v), str(refusal))
+        raise
+    return out[:, :, :n] if _maybe(queries.length > n) else out
 
 
-@contextmanager
-def _writing() -> Iterator[None]:
-    """A context in which torch may compile as many kernels as needed, without its warnings."""
-    with torch._dynamo.config.patch(recompile_limit=KERNELS), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def _maybe(true: bool) -> bool:
+    """A condition on lengths; True under torch.compile, which would compile a graph for either value."""
+    return torch.compiler.is_compiling() or true
 
 
-def _plain(request: Request) -> bool:
-    """Whether the fused kernel needs no mask."""
-    return request.open or is_plainly_causal(request)
-
-
-@lru_cache(maxsize=1)
-def _compiled() -> Any:
-    """The compiled FlexAttention: without compilation it would compute the full matrix of scores."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    # With dynamic shapes torch would reason about remainders of symbols for minutes, and the C++ code for a CPU would not compile:
-    # so a kernel is for one pattern and one length.
-    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
-
-
-class FlexBlocks(NamedTuple):
-    """For every block of queries: the number and the indices of key blocks that are partly visible, and of those wholly visible."""
-
-    part: Tensor
-    """(1, heads or 1, blocks of queries)."""
-    which_part: Tensor
-    """(1, heads or 1, blocks of queries, blocks of keys): the first `part` of them are valid."""
-    whole: Tensor
-    which_whole: Tensor
+def _padded(request: Request) -> tuple[Range, Range]:
+    """The queries and keys of a request, and the positions after them that fill a block."""
+    assert isinstance(request.queries, Range)
+    assert isinstance(request.keys, Range)
+    queries, keys = (Range(p.start, p.length + -p.length % BLOCK) for p in (request.queries, request.keys))
+    return queries, keys
 
 
 def block_mask(request: Request, device: torch.device) -> Any:
-    """The request's mask for FlexAttention: blocks, and the predicate for partly visible ones."""
-    assert isinstance(request.queries, Range)
-    assert isinstance(request.keys, Range)
-    asked = request.pattern.of(request.keys.stop), request.queries, request.keys, request.heads, device
-    if request.valid is None:
-        return _cached_mask(*asked)
-    seen, valid = predicate(*asked), request.valid
-
-    def real(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return seen(batch, head, query, key) & valid[batch, key]
-
-    return _mask(_blocks(*asked, True), real, request.queries, request.keys)
-
-
-@cached(16)
-def _cached_mask(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Any:
-    asked = pattern, queries, keys, heads, device
-    with torch.inference_mode(False):  # tables first computed in evaluation are also used in training
-        return _mask(_blocks(*asked, False), predicate(*asked), queries, keys)
+    """The request's mask for FlexAttention: blocks, and the mask function for partly visible ones."""
+    queries, keys = _padded(request)
+    band = flex_terms.band(request.bias) if isinstance(request.bias, ByDistance) else None
+    ends = request.ends() if request.uneven else None
+    if ends is not None:
+        mask, found = by_row(request.pattern, ends, queries, keys, request.heads, device, BLOCK)
+        lists = listed(found if band is None else found.within(band.marks(queries, keys, BLOCK, device)), False, True)
+    else:
+        mask = position_mask(request.pattern.of(request.keys.stop), queries, keys, request.heads, device)
+        lists = _lists(request, band, request.valid is not None or request.first is not None, device)
+    seen = request_mask(request, mask, queries, keys, ends, device)
+    if isinstance(request.bias, ByDistance):
+        seen = flex_terms.in_band(seen, request.bias, request.offset, device)
+    return _block_mask(queries, keys, lists, seen)
 
 
-def _mask(blocks: FlexBlocks, seen: Predicate, queries: Range, keys: Range) -> Any:
+def _lists(request: Request, band: Band | None, masked: bool, device: torch.device) -> Lists:
+    queries, keys = _padded(request)
+    ragged = _maybe(keys.length > request.keys.length)
+    return block_lists(request.pattern.of(request.keys.stop), queries, keys, request.heads, device, BLOCK, band, ragged, masked)
+
+
+def _block_mask(queries: Range, keys: Range, lists: Lists, seen: MaskMod) -> Any:
     from torch.nn.attention.flex_attention import BlockMask
 
-    return BlockMask.from_kv_blocks(*blocks, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(queries.length, keys.length))
+    make: Any = BlockMask
+    return make((queries.length, keys.length), *lists, (BLOCK, BLOCK), seen)
 
 
-@cached(16)
-def _blocks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device, padded: bool) -> FlexBlocks:
-    """The blocks with an allowed pair; if keys are padded, no block counts as wholly visible."""
-    some, every = [], []
-    more = -keys.length % BLOCK
-    with torch.inference_mode(False):
-        there = keys.tensor(device)
-        for start in range(0, queries.length, BLOCK):
-            here = queries.tensor(device)[start : start + BLOCK]
-            seen = allowed_pairs(pattern, here, there, heads).expand(-1, len(here), len(there))
-            # Padding after the last key and query is masked, so that blocks at the edges are partly visible.
-            seen = F.pad(seen, (0, more, 0, BLOCK - len(here)))
-            seen = seen.view(seen.shape[0], BLOCK, -1, BLOCK)
-            some.append(seen.any(dim=3).any(dim=1))
-            every.append(seen.all(dim=3).all(dim=1))
-        whole = torch.stack(every, dim=1)[None] & (not padded)
-        return FlexBlocks(*_listed(torch.stack(some, dim=1)[None] & ~whole), *_listed(whole))
+def kept_mask(mask: Any, request: Request, seeds: Tensor) -> Any:
+    """The part of a request's mask that dropout keeps."""
+    queries, keys = _padded(request)
+    lists = tuple(getattr(mask, name) for name in LISTS)
+    if mask.full_kv_indices is not None:  # dropout applies to every pair: no block is wholly visible
+        band = flex_terms.band(request.bias) if isinstance(request.bias, ByDistance) else None
+        lists = _lists(request, band, True, seeds.device)
+    threshold = number("threshold", flex_dropout.threshold(request.dropout), seeds.device)
+    return _block_mask(queries, keys, lists, flex_dropout.kept(mask.mask_mod, seeds, threshold))
 
 
-def _listed(marked: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of marked elements of each row, and all indices, those of marked elements first."""
-    order = torch.argsort(marked.to(torch.uint8), dim=-1, descending=True, stable=True)
-    return marked.sum(dim=-1, dtype=torch.int32), order.to(torch.int32)
+def _kind(request: Request, q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ...]:
+    """All that a kernel depends on: not the batch, and not the lengths."""
+    learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    return (
+        request.pattern, q.device, q.dtype, q.shape[1], q.shape[3], v.shape[3], request.valid is None, request.first is None,
+        type(request.bias), request.dropout > 0, learning,
+    )  # fmt: skip
 
 
-def predicate(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Predicate:
-    """Whether a query sees a key, by their indices: the pattern's predicate if torch can trace it, else a table of all pairs."""
-    first_query, first_key, by_head = queries.start, keys.start, pattern.by_head
-
-    def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return torch.as_tensor(pattern.allows(query + first_query, key + first_key, head if by_head else 0))
-
-    if _followed(pattern, max(queries.stop, keys.stop), heads):
-        return seen
-    table = _table(pattern, queries, keys, heads, device)
-
-    def looked_up(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return table[head if by_head else head * 0, query, key]
-
-    return looked_up
-
-
-@cached(4)
-def _table(pattern: Pattern, queries: Range, keys: Range, heads: int, device: torch.device) -> Tensor:
-    """The pattern as (heads or 1, queries, keys) bool: as large as the matrix that the kernel avoids, so only a fallback."""
-    with torch.inference_mode(False):
-        seen = allowed_pairs(pattern, queries.tensor(device), keys.tensor(device), heads)
-        return seen.expand(-1, queries.length, keys.length).contiguous()
-
-
-@lru_cache(maxsize=64)
-def _followed(pattern: Pattern, stop: int, heads: int) -> bool:
-    """Whether torch traces the predicate over scalars into one graph, with the same results as over tensors."""
-
-    def seen(query: Tensor, key: Tensor, head: Tensor) -> Tensor:
-        return torch.as_tensor(pattern.allows(query, key, head if pattern.by_head else 0))
-
-    numbers = torch.Generator().manual_seed(0)
-    with torch.inference_mode(False), torch.no_grad(), _writing():
-        i, j = torch.randint(stop, (2, SAMPLES), generator=numbers)
-        j[::2] = (i[::2] - torch.arange(len(i[::2])) // heads).clamp(min=0)  # most patterns change at short distances
-        head = torch.arange(SAMPLES) % heads
-        try:
-            found = torch.compile(torch.vmap(seen), fullgraph=True, backend="eager", dynamic=False)(i, j, head)
-        except Exception:  # anything that torch cannot trace
-            return False
-        wanted = [bool(pattern.allows(*pair)) for pair in zip(i.tolist(), j.tolist(), head.tolist(), strict=True)]
-    return found.tolist() == wanted
+def _remember(kind: tuple[object, ...], why: str) -> None:
+    """Records a refusal, so that the kernel is not tried again; logs each reason once."""
+    if why not in _REFUSED.values():
+        log.warning("FlexAttention cannot compile a kernel, and another executor computes such attention: %s", why)
+    _REFUSED[kind] = why

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from formers.attention.executors import sdpa
@@ -21,6 +22,8 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
     """Why keys cannot be gathered; None if they can."""
     if request.first is not None:
         return "rows contain several episodes"
+    if torch.compiler.is_compiling():
+        return "torch.compile would make a graph for every layout of the keys that are read"
     if not isinstance(request.queries, Range) or request.queries.length != 1:
         return "there is more than one query, or the rows have different positions"
     if isinstance(request.keys, ExplicitPositions):
@@ -37,7 +40,6 @@ def not_worthwhile(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | N
     wanted = request.pattern.reads(request.queries.start)
     if wanted is None:
         return "the pattern may read all keys"
-    # No figures: under torch.compile lengths are symbols, which cannot be formatted.
     return "the pattern reads more than half of the keys" if 2 * wanted.length > request.keys.length else None
 
 

@@ -3,6 +3,8 @@
 The cache has the keys with their buckets, and the order by bucket of all keys up to the last sorting; newer keys are all compared. So
 with n cached tokens, a new token reads n / buckets keys per round, plus the newest ones. Nothing is changed in place except the buffers
 that caches share: two continuations of one state are independent.
+
+Off the host the bucket sizes are not read, since that waits for the device: all keys are read, and those of other buckets are masked.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
+from torch.nn import functional as F
 
 from formers.attention.lsh.hashing import in_order
 from formers.attention.lsh.reference import Rules
 from formers.core import ExplicitPositions, KVCache, Positions
+from formers.core.devices import on_host
 from formers.core.serialise import serialisable
 
 NEW = 256
@@ -61,7 +65,7 @@ class LSHCache:
         """The cache with further tokens appended; all are sorted again if many are unsorted."""
         cache = self.cache.append(keys, values, positions)
         marks = self.marks.append(hashes.transpose(2, 3), values[..., :0], positions)
-        if cache.keys.shape[2] - self.order.shape[3] > NEW:
+        if on_host(keys) and cache.keys.shape[2] - self.order.shape[3] > NEW:  # off the host the order is not used
             return LSHCache.of(cache, marks, self.starts.shape[3] - 2)
         return replace(self, cache=cache, marks=marks)
 
@@ -83,6 +87,23 @@ def attend_buckets(q: Tensor, held: LSHCache, rules: Rules, scale: float) -> tup
     parts = [_attend_some(q, held, rules, scale, i, min(q.shape[2], i + TOGETHER)) for i in range(0, q.shape[2], TOGETHER)]
     out = parts[0][0] if len(parts) == 1 else torch.cat([part for part, _ in parts], dim=2)
     return out, max(read for _, read in parts)
+
+
+def attend_all(q: Tensor, held: LSHCache, rules: Rules, scale: float) -> tuple[Tensor, int]:
+    """What `attend_buckets` computes, by masked attention over all cached keys: no value is read from the device."""
+    marks, count, n = held.marks.keys, q.shape[2], held.keys.shape[2]
+    here, there = torch.arange(n - count, n, device=q.device)[:, None], torch.arange(n, device=q.device)
+    may = there < here if rules.itself == "alone" else there <= here
+    empty = _empty_slots(held.cache.positions)
+    if empty is not None:
+        may = may & ~empty[:, None, None, :]
+    times = torch.zeros(*q.shape[:3], n, dtype=torch.int32, device=q.device)
+    for r in range(marks.shape[3]):
+        times += marks[:, :, n - count :, None, r] == marks[:, :, None, :, r]
+    seen = (times > 0) & may
+    seen = seen | ((there == here) & ~seen.any(dim=-1, keepdim=True))
+    mask = times.clamp(min=1).to(q.dtype).log().masked_fill(~seen, float("-inf")) if rules.duplicates else seen
+    return F.scaled_dot_product_attention(q, held.keys.to(q.dtype), held.values.to(q.dtype), attn_mask=mask, scale=scale), n
 
 
 def _attend_some(q: Tensor, held: LSHCache, rules: Rules, scale: float, start: int, stop: int) -> tuple[Tensor, int]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from formers.core import FormersError
+from formers.core.devices import capabilities, on_host
 from formers.core.random import fresh_seed, generator
 from formers.core.tables import cached
 
@@ -72,6 +73,21 @@ def rotations(heads: int, width: int, rounds: int, columns: int, *keys: int) -> 
     return torch.stack([torch.randn(heads, width, columns, generator=g) for g in each])
 
 
+@cached(64)
+def fixed_rotations_on(device: torch.device, heads: int, width: int, rounds: int, columns: int, *keys: int) -> Tensor:
+    """Cached rotations on a device, for evaluation: copied there once."""
+    with torch.inference_mode(False):
+        return copied(rotations(heads, width, rounds, columns, *keys), device)
+
+
+def copied(x: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device: if it is on another one, copied asynchronously where the device can."""
+    if x.device == device:
+        return x
+    pinned = capabilities(device).pinned and not torch.compiler.is_compiling()
+    return (x.pin_memory() if pinned else x).to(device, non_blocking=True)
+
+
 def _drawn(heads: int, width: int, rounds: int, columns: int, keys: Sequence[int]) -> Tensor:
     return (
         rotations(heads, width, rounds, columns, *keys) if len(keys) > 1 else rotations(heads, width, rounds, columns, fresh_seed(), *keys)
@@ -79,7 +95,7 @@ def _drawn(heads: int, width: int, rounds: int, columns: int, keys: Sequence[int
 
 
 drawn = torch.library.custom_op(
-    "formers::rotations", _drawn, mutates_args=(), schema="(int heads, int width, int rounds, int columns, int[] keys) -> Tensor"
+    "formers::rotations", _drawn, mutates_args=(), schema="(int heads, int width, int rounds, int columns, SymInt[] keys) -> Tensor"
 )
 """Rotations inside compiled graphs, which have no generators: from the keys, or from the layer and a seed from torch's generator."""
 
@@ -95,6 +111,8 @@ def hashes(x: Tensor, directions: Tensor, factor: tuple[int, ...]) -> Tensor:
     batch, heads, n, _ = x.shape
     rounds = directions.shape[0]
     x = x.to(torch.promote_types(x.dtype, torch.float32))
+    if not on_host(x):
+        return _hashes_at_once(x, copied(directions, x.device).to(x.dtype), factor)
     directions = directions.to(x)
     buckets = torch.empty(batch, heads, rounds, n, dtype=torch.int32, device=x.device)
     for r in range(rounds):  # one at a time: all of them would need more memory than attention
@@ -109,6 +127,22 @@ def hashes(x: Tensor, directions: Tensor, factor: tuple[int, ...]) -> Tensor:
         assert found is not None
         buckets[:, :, r] = found[..., 0]
     return buckets
+
+
+def _hashes_at_once(x: Tensor, directions: Tensor, factor: tuple[int, ...]) -> Tensor:
+    """What `hashes` computes, for all rounds in one product: fewer launches, but more memory."""
+    rounds, heads, width, columns = directions.shape
+    with torch.autocast(x.device.type, enabled=False):  # in half precision tokens would change their buckets
+        y = x @ directions.permute(1, 2, 0, 3).reshape(heads, width, rounds * columns)
+    found, share = None, 1
+    parts = torch.split(y.view(*x.shape[:3], rounds, columns), [count // 2 for count in factor], dim=-1)
+    for part, count in zip(parts, factor, strict=True):
+        best = part.abs().argmax(dim=-1, keepdim=True)
+        h = best + (count // 2) * (part.gather(-1, best) < 0)
+        found = h if found is None else found + share * h
+        share *= count
+    assert found is not None
+    return found[..., 0].transpose(2, 3).to(torch.int32)
 
 
 @torch.no_grad()

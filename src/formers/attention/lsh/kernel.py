@@ -24,7 +24,7 @@ from formers.attention.lsh.hashing import Hashed
 from formers.attention.lsh.reference import Rules
 from formers.attention.lsh.schedule import RoundSchedule, round_schedules, sort_by_bucket
 from formers.attention.lsh.tiles import LSHWork, pairs, tiles_of
-from formers.core.random import fresh_seed
+from formers.core.random import fresh_seeds
 
 RULES: HandleTable[Rules] = HandleTable()
 PAIRS = 1 << 18
@@ -40,8 +40,8 @@ def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: int, scale: float, real:
 
     rules: their handle in RULES. real (batch, n) marks real tokens, which come first.
     """
-    seed = fresh_seed() if dropout else 0
-    out: Tensor = operation(q, v, hashed.buckets, hashed.order, real, rules, scale, dropout, seed)[0]
+    seed = fresh_seeds(1) if dropout else None
+    out: Tensor = operation(q, v, hashed.buckets, hashed.order, real, seed, rules, scale, dropout)[0]
     return out
 
 
@@ -74,7 +74,7 @@ class LSHGradients(NamedTuple):
 
 
 def forward(
-    q: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, rules: int, scale: float, dropout: float, seed: int
+    q: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, seed: Tensor | None, rules: int, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor]:
     """The output (batch, heads, n, value_dim), and the log-sums to base 2 (batch, heads, n)."""
     work, (batch, heads, n, _) = _work(q, rules, scale, dropout, seed), q.shape
@@ -99,8 +99,8 @@ def forward(
 
 
 def backward(
-    g: Tensor, q: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, out: Tensor, lse: Tensor, rules: int,
-    scale: float, dropout: float, seed: int,
+    g: Tensor, q: Tensor, v: Tensor, buckets: Tensor, order: Tensor, real: Tensor | None, seed: Tensor | None, out: Tensor, lse: Tensor,
+    rules: int, scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of q and v, from the gradient g of the output."""
     work, (batch, heads, n, _) = _work(q, rules, scale, dropout, seed), q.shape
@@ -132,10 +132,10 @@ def backward(
     return dq, dv
 
 
-def _work(q: Tensor, rules: int, scale: float, dropout: float, seed: int) -> LSHWork:
+def _work(q: Tensor, rules: int, scale: float, dropout: float, seed: Tensor | None) -> LSHWork:
     # Dropout masks are drawn per tile: tiles must not depend on the number of threads, which may change between the two passes.
     limit = (PAIRS if dropout else PAIRS * torch.get_num_threads()) if q.device.type == "cpu" else LARGE_TILE
-    return LSHWork(RULES[rules], wide(q.dtype), limit, scale, dropout, seed)
+    return LSHWork(RULES[rules], wide(q.dtype), limit, scale, dropout, 0 if seed is None else int(seed))
 
 
 def _rows(real: Tensor | None, batch: int, heads: int, n: int) -> Iterator[tuple[tuple[int, int], int]]:
@@ -246,8 +246,8 @@ def _backward(
 
 
 # Custom operators, so that tools that count costs or profile see one operation.
-NAMES = "int rules, float scale, float dropout, int seed"
-GIVEN = "Tensor q, Tensor v, Tensor buckets, Tensor order, Tensor? real"
+NAMES = "int rules, float scale, float dropout"
+GIVEN = "Tensor q, Tensor v, Tensor buckets, Tensor order, Tensor? real, Tensor? seed"
 operation = torch.library.custom_op("formers::hashed", forward, mutates_args=(), schema=f"({GIVEN}, {NAMES}) -> (Tensor, Tensor)")
 operation_backward = torch.library.custom_op(
     "formers::hashed_backward", backward, mutates_args=(),
@@ -266,8 +266,8 @@ def _shapes_backward(g: Tensor, q: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, 
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:5], *output)
-    ctx.rest = inputs[5:]
+    ctx.save_for_backward(*inputs[:6], *output)
+    ctx.rest = inputs[6:]
 
 
 def _autograd_backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:

@@ -22,26 +22,39 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Self
 
-from formers.attention.attend import Verdict
+from formers.attention.attend import Choice, Verdict
 from formers.attention.executors import dense
+from formers.attention.lsh import batched, chunked
+from formers.attention.lsh.batched import keys_of
 from formers.attention.lsh.decisions import decide_once
-from formers.attention.lsh.decoding import LSHCache, attend_buckets
-from formers.attention.lsh.hashing import Hashed, check_buckets, drawn, factors, fitting, fixed_rotations, hashes, in_order, rotations
+from formers.attention.lsh.decoding import LSHCache, attend_all, attend_buckets
+from formers.attention.lsh.hashing import (
+    Hashed,
+    check_buckets,
+    drawn,
+    factors,
+    fitting,
+    fixed_rotations,
+    fixed_rotations_on,
+    hashes,
+    in_order,
+    rotations,
+)
 from formers.attention.lsh.kernel import RULES, attend
+from formers.attention.lsh.paths import choose, explained, verdicts, warn_of_memory
 from formers.attention.lsh.reference import Rules, pair_counts, term, visible_pairs
-from formers.attention.multihead import EVERYTHING, Attention, real
+from formers.attention.multihead import ELSEWHERE, EVERYTHING, Attention, real
 from formers.attention.request import Request
 from formers.attention.shared_qk import SharedHeads, unit_keys
 from formers.core import Context, FormersError, KVCache, Range, Sizes, Watch
+from formers.core.devices import on_host
 from formers.core.random import fresh_seed
 from formers.core.state import expect
 from formers.patterns import Pattern
 from formers.score.base import ScoreModule
 
-SHORT = 384
-"""Up to this length the fused kernel over all pairs is faster than tiles."""
-TILES = "tokens sorted by bucket, in tiles of chunks"
 DECODES = "the keys of the token's buckets"
+DECODES_ALL = "all cached keys, with those of other buckets masked: finding the token's would wait for the device"
 
 
 class LSH(Attention):
@@ -170,20 +183,26 @@ class LSHAttention(SharedHeads):
             self.check(past)
             buckets = decide_once(context, "buckets", step, lambda: self.hash(q, drawn_by, context))
             held = past.append(self.keys(q), v, buckets, context.positions)
-            y, read = attend_buckets(q, held, rules, self.scale)
+            y, read = (attend_buckets if on_host(q) else attend_all)(q, held, rules, self.scale)
             if context.watch is not None:
-                context.watch.note("attention executors", step, lambda: (Verdict("bucketed", True, DECODES, None),))
+                context.watch.note("attention executors", step, lambda: _decodes(q))
+                context.watch.note(f"attention {ELSEWHERE}", step, lambda: lambda move: _decodes(move(q)))
                 context.watch.note("keys read", step, lambda: read)
             return self.merge(y), held.detach() if context.keep else None
         hashed = decide_once(context, "buckets", step, lambda: in_order(self.hash(q, drawn_by, context)))
+        path = choose(q, rules, self.rounds)
         if context.watch is not None:
-            self.record(context.watch, q, hashed, context, step)
-        if rules.across_buckets and rules.wrap == "rounds" and not rules.duplicates:
+            self.record(context.watch, q, hashed, context, step, path)
+        rate = self.dropout if self.training else 0.0
+        if path.name == "dense":
             y = self.dense_attention(q, v, hashed, context, step)
-        elif q.shape[2] <= SHORT and rules.reach == "bucket":
+        elif path.name == "sdpa":
             y = self.masked(q, v, hashed, context, rules)
+        elif path.name == "hashed":
+            y = attend(q, v, hashed, self.numbers[step], self.scale, context.valid, rate)
         else:
-            y = attend(q, v, hashed, self.numbers[step], self.scale, context.valid, self.dropout if self.training else 0.0)
+            run = batched.attend if path.name == "flex" else chunked.attend
+            y = run(q, v, hashed, rules, self.scale, context.valid, rate)
         if not context.keep:
             return self.merge(y), None
         where = real(context.positions, context.valid)
@@ -194,12 +213,13 @@ class LSHAttention(SharedHeads):
         """The keys of queries."""
         return unit_keys(q, self.part.key_epsilon)
 
-    def record(self, watch: Watch, q: Tensor, hashed: Hashed, context: Context, step: int) -> None:
-        """Records the buckets, the weights, computed by the executor `dense`, and which executor runs."""
+    def record(self, watch: Watch, q: Tensor, hashed: Hashed, context: Context, step: int, path: Choice) -> None:
+        """Records the buckets, the weights, computed by the executor `dense`, and which executor runs, here and on another device."""
         watch.note("buckets", step, lambda: hashed.buckets)
         watch.note(self.name, step, lambda: dense.weights(q, self.keys(q), self.dense_request(q, hashed, context, step)))
-        watch.note(f"{self.name} executor", step, lambda: f"hashed ({TILES})")
-        watch.note(f"{self.name} executors", step, lambda: (Verdict("hashed", True, TILES, None),))
+        watch.note(f"{self.name} executor", step, lambda: explained(path))
+        watch.note(f"{self.name} executors", step, lambda: verdicts(path))
+        watch.note(f"{self.name} {ELSEWHERE}", step, lambda: lambda move: verdicts(choose(move(q), self.rules[step], self.rounds)))
 
     def check(self, past: LSHCache) -> None:
         """Raises FormersError for the state of a layer with other buckets or rounds."""
@@ -236,8 +256,11 @@ class LSHAttention(SharedHeads):
         if torch.compiler.is_compiling():
             directions = drawn(heads, width, self.rounds, columns, list(keys))
         else:
-            make = rotations if self.training and not context.keep else fixed_rotations
-            directions = make(heads, width, self.rounds, columns, *keys)
+            shape = heads, width, self.rounds, columns
+            if self.training and not context.keep:
+                directions = rotations(*shape, *keys)
+            else:
+                directions = fixed_rotations(*shape, *keys) if on_host(q) else fixed_rotations_on(q.device, *shape, *keys)
         buckets = hashes(q, directions, self.factors)
         if context.valid is not None:
             buckets.masked_fill_(~context.valid[:, None, None, :], math.prod(self.factors))
@@ -249,8 +272,10 @@ class LSHAttention(SharedHeads):
         if rules.duplicates:
             times = pair_counts(hashed, rules, context.valid).clamp(min=1).to(q.dtype)
             seen = times.log().masked_fill(~seen, float("-inf"))
+        warn_of_memory(q)
+        k = self.keys(q) if on_host(q) else keys_of(q, rules)
         dropout = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(q, self.keys(q), v, attn_mask=seen, dropout_p=dropout, scale=self.scale)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout, scale=self.scale)
 
     def dense_attention(self, q: Tensor, v: Tensor, hashed: Hashed, context: Context, step: int) -> Tensor:
         """Attention by the full matrix of weights, as in the equation."""
@@ -260,3 +285,8 @@ class LSHAttention(SharedHeads):
         """The request to dense attention: all pairs, with a term that masks those of different buckets."""
         n = q.shape[2]
         return self.request(EVERYTHING, Range(0, n), Range(0, n), None, term(hashed, self.rules[step], context.valid, q.dtype))
+
+
+def _decodes(q: Tensor) -> tuple[Verdict, ...]:
+    """How one more token is computed on the device of its query."""
+    return (Verdict("bucketed", True, DECODES if on_host(q) else DECODES_ALL, None),)

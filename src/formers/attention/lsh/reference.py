@@ -41,9 +41,13 @@ def pair_counts(hashed: Hashed, rules: Rules, real: Tensor | None = None) -> Ten
     buckets, order = hashed
     batch, n = buckets.shape[0], buckets.shape[3]
     real = torch.ones(batch, n, dtype=torch.bool, device=buckets.device) if real is None else real
-    same = buckets[..., :, None] == buckets[..., None, :]  # (batch, heads, rounds, n, n)
-    whole = rules.reach == "bucket"
-    seen = same.long().sum(dim=2) if whole else _by_chunks(order.argsort(dim=-1) // rules.chunk, real, rules, same)
+    if rules.reach == "bucket":
+        seen = torch.zeros(*buckets.shape[:2], n, n, dtype=torch.long, device=buckets.device)
+        for r in range(buckets.shape[2]):  # one at a time, to limit memory
+            seen += buckets[:, :, r, :, None] == buckets[:, :, r, None, :]
+    else:
+        same = buckets[..., :, None] == buckets[..., None, :]  # (batch, heads, rounds, n, n)
+        seen = _by_chunks(order.argsort(dim=-1) // rules.chunk, real, rules, same)
     if not rules.duplicates:
         seen = seen.clamp(max=1)  # E93
     seen = seen * real[:, None, None, :]

@@ -122,9 +122,10 @@ def run_contexts(
     longest: int | None = None,
     checkpoint: Literal["last", "best"] = "last",
     progress: Progress | None = None,
+    device: str = "auto",
 ) -> Contexts:
     """The losses of a group of runs on the same tokens of the same data, with contexts of step, 2 step, ... up to the longest."""
-    opened = [open_run(run, data, part, checkpoint=checkpoint) for run in runs]
+    opened = [open_run(run, data, part, checkpoint=checkpoint, device=device) for run in runs]
     (_, first, _), where = opened[0], part or "valid"
     for run, (model, task, _) in zip(runs, opened, strict=True):
         if not is_text(model.spec, task.batches):

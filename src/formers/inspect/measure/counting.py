@@ -27,16 +27,17 @@ def _fused_backward(gradient: Shape, q: Shape, k: Shape, v: Shape, *_: Any, **__
     return 2 * batch * heads * n * k[2] * (3 * width + 2 * v[3])
 
 
-def _blocked(q: Shape, k: Shape, v: Shape, valid: Shape | None, pattern: int, *_: Any, **__: Any) -> int:
+def _blocked(q: Shape, k: Shape, v: Shape, valid: Shape | None, seeds: Shape | None, text: str, *_: Any, **__: Any) -> int:
     """FLOPs of attention by pieces."""
-    return blocked.flops((q, v), pattern, (1, 1))
+    return blocked.flops((q, v), text, (1, 1))
 
 
 def _blocked_backward(
-    g: Shape, q: Shape, k: Shape, v: Shape, valid: Shape | None, out: Shape, lse: Shape, pattern: int, *_: Any, **__: Any
-) -> int:
+    g: Shape, q: Shape, k: Shape, v: Shape, valid: Shape | None, seeds: Shape | None, out: Shape, lse: Shape, text: str,
+    *_: Any, **__: Any,
+) -> int:  # fmt: skip
     """FLOPs of its backward pass, which computes the scores once more."""
-    return blocked.flops((q, v), pattern, (3, 2))
+    return blocked.flops((q, v), text, (3, 2))
 
 
 def _distances(
@@ -55,14 +56,16 @@ def _distances_backward(
     return distances.flops((q, k, v, far), offset, nearest, reaches, (2, 2, 2) if kept[0] else (3, 2, 3))
 
 
-def _hashed(q: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, rules: int, *_: Any, **__: Any) -> int:
+def _hashed(
+    q: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, seed: Shape | None, rules: int, *_: Any, **__: Any
+) -> int:
     """FLOPs of LSH attention in tiles, with buckets that are equally full."""
     return hashed.flops((q, v), buckets[2], rules, (1, 1))
 
 
 def _hashed_backward(
-    g: Shape, q: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, out: Shape, lse: Shape, rules: int,
-    *_: Any, **__: Any,
+    g: Shape, q: Shape, v: Shape, buckets: Shape, order: Shape, real: Shape | None, seed: Shape | None, out: Shape, lse: Shape,
+    rules: int, *_: Any, **__: Any,
 ) -> int:  # fmt: skip
     """FLOPs of its backward pass, which computes the scores once more."""
     return hashed.flops((q, v), buckets[2], rules, (3, 2))

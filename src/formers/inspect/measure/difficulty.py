@@ -131,8 +131,8 @@ class Items(PonderMetrics):
     def watch(self) -> Watch:
         return Watch(only=(STEPS, REMAINDER, *([HALTING] if self.every_step else [])))
 
-    def update(self, batch: Mapping[str, Tensor], out: Output, watch: Watch) -> None:
-        super().update(batch, out, watch)
+    def update(self, batch: Mapping[str, Tensor], out: Output, watch: Watch, figures: Mapping[str, Tensor] | None = None) -> None:
+        super().update(batch, out, watch, figures)
         size = len(batch["targets"])
         self._answers(batch, out)
         for side in self.most:
@@ -211,6 +211,7 @@ def run_difficulty(
     checkpoint: Literal["last", "best"] = "last",
     every_step: bool = False,
     progress: Progress | None = None,
+    device: str = "auto",
 ) -> list[Difficulty]:
     """The ponder times of a run's model on a part of its own data, or of other data, by stack and layer.
 
@@ -219,7 +220,7 @@ def run_difficulty(
     """
     spec = Spec(**read_config(find(Path(run)))["spec"])
     refuse_plain(spec, spec.name or str(run))
-    model, task, facts = open_run(run, data, part, checkpoint=checkpoint)
+    model, task, facts = open_run(run, data, part, checkpoint=checkpoint, device=device)
     own = Protocol(**facts.get("protocol") or {})
     reading = apply_protocol(own.during_training(), model, task.batches)
     where = part or default_part(reading.batches)

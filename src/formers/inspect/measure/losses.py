@@ -99,9 +99,10 @@ def run_losses(
     limit: int = TOKENS,
     checkpoint: Literal["last", "best"] = "last",
     progress: Progress | None = None,
+    device: str = "auto",
 ) -> list[Losses]:
     """The losses of a run by position, in segments of its protocol; of a run with a memory two, with it and without."""
-    model, task, facts = open_run(run, data, part, checkpoint=checkpoint)
+    model, task, facts = open_run(run, data, part, checkpoint=checkpoint, device=device)
     if not is_text(model.spec, task.batches):
         raise FormersError(f"{run} does not predict the next token, so it has no loss by position: give a run of a language model.")
     own = Protocol(**facts.get("protocol") or {})

@@ -1,11 +1,10 @@
-"""Time and memory of a device. Work on an accelerator is asynchronous: a clock is read only after the device has finished."""
+"""Time on a device. Work on an accelerator is asynchronous: a clock is read only after the device has finished."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -37,20 +36,6 @@ def timed(run: Callable[[], object], device: torch.device, runs: int = RUNS) -> 
     """The times of a function that computes on a device."""
     first, *later = (_seconds(run, device) for _ in range(runs + 1))
     return Times(first, statistics.median(later))
-
-
-def reset_peak(device: torch.device) -> None:
-    """Forgets the largest memory so far, where the device counts it."""
-    with suppress(RuntimeError, ValueError):
-        if not capabilities(device).host:
-            torch.accelerator.reset_peak_memory_stats(device)
-
-
-def peak(device: torch.device) -> int | None:
-    """The largest number of bytes of tensors since `reset_peak`; None where the device does not count them."""
-    with suppress(RuntimeError, ValueError):
-        return None if capabilities(device).host else torch.accelerator.max_memory_allocated(device) or None
-    return None
 
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:

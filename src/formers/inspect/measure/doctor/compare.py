@@ -9,8 +9,6 @@ and their gradients one after another: its limit is a few units of its rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -46,14 +44,3 @@ def as_number(value: float) -> float | str:
 def brief(error: BaseException) -> str:
     """An exception in one line."""
     return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0].rstrip('.')}"
-
-
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """A context in which float32 products are computed in float32, not in TF32; the setting is restored after it."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from formers.attention import EXECUTORS
 from formers.attention.attend import Executor
+from formers.attention.executors.flex_kernel import KernelRefused
 from formers.core.devices import capabilities
+from formers.core.precision import float32_products
 from formers.inspect.measure.doctor.cases import NAMES, Case, computed, long_cases, on_device, reference, short_cases
 from formers.inspect.measure.doctor.clock import finish, timed
-from formers.inspect.measure.doctor.compare import LIMITS, as_number, brief, difference, exact_products
+from formers.inspect.measure.doctor.compare import LIMITS, as_number, brief, difference
 from formers.inspect.measure.doctor.dropout import compare_dropped
 
 QUICK = ("float64", "float32")
@@ -39,7 +41,7 @@ def check_executors(
     there = torch.device(device)
     wanted = [name for name in precisions if name != "float64" or capabilities(there).float64]
     right: dict[tuple[str, str], list[Tensor]] = {}
-    with warnings.catch_warnings(), exact_products():
+    with warnings.catch_warnings(), float32_products(False, there):
         warnings.simplefilter("ignore")  # warnings of torch's own kernels do not count
         checks = [Check(name, EXECUTORS[name], there, thorough, right) for name in (EXECUTORS if names is None else names)]
         return [check.verdict(cases, wanted, tick) for check in checks]
@@ -103,6 +105,9 @@ class Check:
             first = time.perf_counter() - start
             if self.thorough and case.long:
                 self.clock(name, lambda: computed(self.executor.run, request, tensors), first)
+        except KernelRefused as refusal:  # another executor computes it
+            self.refused.setdefault(str(refusal), []).append(name)
+            return
         except Exception as error:  # whatever a kernel throws
             self.wrong.append(f"{name}: {brief(error)}")
             return

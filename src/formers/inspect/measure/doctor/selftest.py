@@ -16,9 +16,9 @@ import torch
 
 from formers.attention import EXECUTORS
 from formers.core.devices import capabilities
+from formers.core.precision import float32_products
 from formers.inspect.measure.doctor import machine
-from formers.inspect.measure.doctor.clock import peak, reset_peak
-from formers.inspect.measure.doctor.compare import LIMITS, exact_products
+from formers.inspect.measure.doctor.compare import LIMITS
 from formers.inspect.measure.doctor.executors import HALF, check_executors
 from formers.inspect.measure.doctor.hashing import CASES, check_hashing
 from formers.inspect.measure.doctor.members import (
@@ -30,7 +30,7 @@ from formers.inspect.measure.doctor.members import (
     check_streaming,
     check_training,
 )
-from formers.training.device import pick_device
+from formers.training.device import peak_device_memory, pick_device, reset_peak
 from formers.training.precision import computes, prepare
 
 Tick = Callable[[int, int, str], None]
@@ -56,7 +56,7 @@ def self_test(name: str, tick: Tick | None = None) -> dict[str, Any]:
     reset_peak(device)
     executors = check_executors(str(device), True, usable, said)
     findings = []
-    with warnings.catch_warnings(), exact_products():
+    with warnings.catch_warnings(), float32_products(False, device):
         warnings.simplefilter("ignore")
         for words, check in later:
             said(words)
@@ -72,7 +72,7 @@ def self_test(name: str, tick: Tick | None = None) -> dict[str, Any]:
         "executors": executors,
         "checks": findings,
         "wrong": wrong,
-        "peak_bytes": peak(device),
+        "peak_bytes": peak_device_memory(device),
         "seconds": time.perf_counter() - start,
     }
 
