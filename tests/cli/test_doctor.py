@@ -13,7 +13,10 @@ from typer.testing import CliRunner
 from formers.attention import EXECUTORS
 from formers.attention.attend import Executor
 from formers.cli.app import app
+from formers.core import FormersError
+from formers.inspect.measure import doctor
 from formers.inspect.measure.doctor import machine
+from helpers import one_sentence
 
 
 @pytest.fixture
@@ -49,3 +52,51 @@ def test_a_processor_that_traps_on_bf16_does_not_end_it():
     assert done.stdout.isascii()
     assert b"bf16" in done.stdout
     assert done.stderr == b""
+
+
+def facts_of_a_test(wrong):
+    """The facts of a self-test, with what is wrong."""
+    return {
+        "ok": not wrong,
+        "device": {
+            "device": "cuda:0",
+            "name": "A GPU",
+            "memory_bytes": 10**9,
+            "capability": "9.0",
+            "driver": "1.2",
+            "built_for": "CUDA 13",
+        },
+        "versions": {"formers": "1", "torch": "2", "python": "3", "system": "Linux"},
+        "precisions": {"float32": "works"},
+        "limits": {"float32": 1e-4},
+        "executors": [],
+        "checks": [],
+        "wrong": wrong,
+        "peak_bytes": 10**6,
+        "seconds": 1.0,
+    }
+
+
+@pytest.mark.parametrize(("wrong", "code"), [([], 0), (["flex: Causal, float32: largest difference 1.0e+00 in values"], 1)])
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_device_is_tested_and_ends_in_1_where_it_is_wrong(monkeypatch, wrong, code, flags):
+    asked = []
+    monkeypatch.setattr(doctor, "self_test", lambda device, tick: asked.append(device) or facts_of_a_test(wrong))
+    result = CliRunner().invoke(app, ["doctor", "--device", "cuda:0", *flags], catch_exceptions=False)
+    assert asked == ["cuda:0"]
+    assert result.exit_code == code
+    block = json.loads(result.stdout)["block"] if flags else result.stdout
+    assert "device: A GPU, " in block
+    assert "capability 9.0, driver 1.2, CUDA 13" in block
+    assert result.stderr.splitlines() == [f"formers: {line}." for line in wrong]
+
+
+def test_a_device_that_is_not_there_ends_in_one_sentence():
+    for flags, words in (
+        (["--device", "nowhere"], "device='nowhere' is not available"),
+        (["--device", "cpu", "--env", "x"], "give one of them"),
+    ):
+        result = CliRunner().invoke(app, ["doctor", *flags])
+        one_sentence(str(result.exception))
+        assert isinstance(result.exception, FormersError)
+        assert words in str(result.exception)

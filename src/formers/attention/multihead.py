@@ -41,6 +41,8 @@ from formers.score import ByDistance
 from formers.score.base import ScoreModule
 
 EVERYTHING = Full()
+ELSEWHERE = "executors elsewhere"
+"""How the name of a note ends whose value is a function: move -> the status of every executor for tensors that `move` has replaced."""
 P = TypeVar("P", KVCache, HiddenMemory, KVCache | HiddenMemory)
 
 
@@ -161,10 +163,11 @@ class _Heads(nn.Module):
         return self.merge(run(q, cache.keys, cache.values, request))
 
     def show(self, watch: Watch, q: Tensor, k: Tensor, v: Tensor, request: Request, step: int) -> None:
-        """Records the weights, computed by the executor `dense`, and which executor runs."""
+        """Records the weights, computed by the executor `dense`, and which executor runs, here and for tensors of another device."""
         watch.note(self.name, step, lambda: dense.weights(q, k, request))
         watch.note(f"{self.name} executor", step, lambda: explain_request(q, k, v, request))
         watch.note(f"{self.name} executors", step, lambda: survey(q, k, v, request))
+        watch.note(f"{self.name} {ELSEWHERE}", step, lambda: lambda move: survey(move(q), move(k), move(v), request))
 
     def request(
         self,

@@ -25,6 +25,7 @@ def explain(
     vocab: MemberVocab = None,
     length: Annotated[list[int] | None, typer.Option(help="A length to compute costs for; may be repeated; default 128 to 32,768.")] = None,
     batch: Annotated[int, typer.Option(help="How many rows are read at a time.")] = 1,
+    device: Annotated[str, typer.Option(help="Whose executors to explain: cpu, cuda, mps, xpu; it need not be here.")] = "cpu",
     json: Json = False,
 ) -> None:
     """Explain MEMBER, or what a RUN trained: parts, executors and why not others, parameters, FLOPs and memory against length."""
@@ -36,7 +37,7 @@ def explain(
     options = parse_set(set_ or [])
     refuse_options(members, options)
     subjects = [subject(member, vocab, preset, options) for member in members]
-    facts = [explain_facts(what, length or [], batch) for what in subjects]
+    facts = [explain_facts(what, length or [], batch, device) for what in subjects]
     if json:
         print_json(facts[0] if len(facts) == 1 else {"members": facts})
         return

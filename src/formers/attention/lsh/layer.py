@@ -44,7 +44,7 @@ from formers.attention.lsh.hashing import (
 from formers.attention.lsh.kernel import RULES, attend
 from formers.attention.lsh.paths import choose, explained, refuse, verdicts, warn_of_memory
 from formers.attention.lsh.reference import Rules, pair_counts, term, visible_pairs
-from formers.attention.multihead import EVERYTHING, Attention, real
+from formers.attention.multihead import ELSEWHERE, EVERYTHING, Attention, real
 from formers.attention.request import Request
 from formers.attention.shared_qk import SharedHeads, unit_keys
 from formers.core import Context, FormersError, KVCache, Range, Sizes, Watch
@@ -184,11 +184,10 @@ class LSHAttention(SharedHeads):
             self.check(past)
             buckets = decide_once(context, "buckets", step, lambda: self.hash(q, drawn_by, context))
             held = past.append(self.keys(q), v, buckets, context.positions)
-            host = on_host(q)
-            y, read = (attend_buckets if host else attend_all)(q, held, rules, self.scale)
+            y, read = (attend_buckets if on_host(q) else attend_all)(q, held, rules, self.scale)
             if context.watch is not None:
-                about = DECODES if host else DECODES_ALL
-                context.watch.note("attention executors", step, lambda: (Verdict("bucketed", True, about, None),))
+                context.watch.note("attention executors", step, lambda: _decodes(q))
+                context.watch.note(f"attention {ELSEWHERE}", step, lambda: lambda move: _decodes(move(q)))
                 context.watch.note("keys read", step, lambda: read)
             return self.merge(y), held.detach() if context.keep else None
         hashed = decide_once(context, "buckets", step, lambda: in_order(self.hash(q, drawn_by, context)))
@@ -224,11 +223,12 @@ class LSHAttention(SharedHeads):
         return unit_keys(q, self.part.key_epsilon)
 
     def record(self, watch: Watch, q: Tensor, hashed: Hashed, context: Context, step: int, path: Choice) -> None:
-        """Records the buckets, the weights, computed by the executor `dense`, and which executor runs."""
+        """Records the buckets, the weights, computed by the executor `dense`, and which executor runs, here and on another device."""
         watch.note("buckets", step, lambda: hashed.buckets)
         watch.note(self.name, step, lambda: dense.weights(q, self.keys(q), self.dense_request(q, hashed, context, step)))
         watch.note(f"{self.name} executor", step, lambda: explained(path))
         watch.note(f"{self.name} executors", step, lambda: verdicts(path))
+        watch.note(f"{self.name} {ELSEWHERE}", step, lambda: lambda move: verdicts(choose(move(q), self.rules[step], self.rounds)))
 
     def check(self, past: LSHCache) -> None:
         """Raises FormersError for the state of a layer with other buckets or rounds."""
@@ -294,3 +294,8 @@ class LSHAttention(SharedHeads):
         """The request to dense attention: all pairs, with a term that masks those of different buckets."""
         n = q.shape[2]
         return self.request(EVERYTHING, Range(0, n), Range(0, n), None, term(hashed, self.rules[step], context.valid, q.dtype))
+
+
+def _decodes(q: Tensor) -> tuple[Verdict, ...]:
+    """How one more token is computed on the device of its query."""
+    return (Verdict("bucketed", True, DECODES if on_host(q) else DECODES_ALL, None),)

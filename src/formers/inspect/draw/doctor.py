@@ -11,12 +11,13 @@ from rich.text import Text
 from formers.inspect.draw.tables import add_row, new_table
 from formers.inspect.draw.terminal import sayable
 
+CAPABILITIES = {"flex": "FlexAttention", "float64": "float64", "tf32": "TF32", "pinned": "asynchronous copies"}
 GOOD, BAD, FAINT = "green", "bold red", "dim"
 
 
 def describe(facts: dict[str, Any], encoding: str = "utf-8") -> Group:
     """All facts, for rich to print."""
-    tables = [_versions(facts), _devices(facts), _executors(facts), _around(facts), _data(facts), _more(facts)]
+    tables = [_versions(facts), _devices(facts), _executors(facts), _choices(facts), _around(facts), _data(facts), _more(facts)]
     for table in tables:
         _sayable(table, encoding)
     parts: list[RenderableType] = [part for table in tables for part in (table, Text())]
@@ -40,6 +41,10 @@ def _devices(facts: dict[str, Any]) -> Table:
             add_row(table, "", f"{_size(device['memory_bytes'])} of memory")
         for precision, words in device["precisions"].items():
             add_row(table, "", Text(f"{precision} ").append(words, GOOD if words == "works" else ""))
+        if not device["capabilities"]["host"]:
+            words = [f"{name} {'yes' if device['capabilities'][key] else 'no'}" for key, name in CAPABILITIES.items()]
+            add_row(table, "", ", ".join(words))
+            add_row(table, "", f"the whole self-test: formers doctor --device {device['device']}")
     if len(facts["devices"]) == 1:
         add_row(table, "GPU", "none that torch can use", style=FAINT)
     return table
@@ -61,6 +66,15 @@ def _executors(facts: dict[str, Any]) -> Table:
                 add_row(table, "", "", f"and {more} more; largest difference {differences or 'unknown'}")
         for why, cases in verdict["refuses"].items():
             add_row(table, how if status == "refuses" else "", device if status == "refuses" else "", f"refuses: {why} ({_few(cases)})")
+    return table
+
+
+def _choices(facts: dict[str, Any]) -> Table:
+    """A row for each request: the executor that runs on each device."""
+    devices = facts["devices"]
+    table = new_table("which executor runs", *(device["device"] for device in devices))
+    for request in devices[0]["runs"]:
+        add_row(table, request, *(device["runs"][request] for device in devices))
     return table
 
 

@@ -32,7 +32,8 @@ def explanation(what: Subject, facts: Mapping[str, Any], encoding: str = "utf-8"
         slots_table(what.spec),
         Text(sizes),
         parameters_table(facts["parameters"], encoding),
-        *(Group(*_executors(name, fact)) for name, fact in facts["passes"].items()),
+        *(Group(*_executors(name, fact, facts["device"])) for name, fact in facts["passes"].items()),
+        Group(Text("executors by device", "bold"), _devices(facts)),
         Group(Text(f"FLOPs a token of a forward pass at length {facts['shown']:,}", "bold"), _parts(facts, encoding)),
         Group(Text("FLOPs a token", "bold"), _flops(facts, encoding)),
         Group(Text("memory", "bold"), _memory(facts)),
@@ -42,9 +43,10 @@ def explanation(what: Subject, facts: Mapping[str, Any], encoding: str = "utf-8"
     return Group(title, *about, *(part for paragraph in paragraphs for part in (Text(), paragraph)))
 
 
-def _executors(name: str, fact: Mapping[str, Any]) -> list[RenderableType]:
+def _executors(name: str, fact: Mapping[str, Any], device: str) -> list[RenderableType]:
     """A row for each executor of each group of layers: what it is and whether it runs, or why not."""
     title = Text(name, "bold").append(f" after {fact['length']:,} tokens" if name == "decoding" else f" at length {fact['length']:,}")
+    title.append("" if device == "cpu" else f" on {device}")
     table = new_table("attention", "layers", "executor", "")
     for group in fact["attention"]:
         runs = next(verdict["name"] for verdict in group["executors"] if verdict["runs"])
@@ -53,6 +55,22 @@ def _executors(name: str, fact: Mapping[str, Any]) -> list[RenderableType]:
             add_row(table, kind, layers, verdict["name"], _says(verdict, runs))
             kind = layers = ""
     return [title, table, *(Text(f"torch computes the pairs by {kernel}", "dim") for kernel in fact["kernels"])]
+
+
+def _devices(facts: Mapping[str, Any]) -> Table:
+    """A row for each kind of device: the executors that run in each pass."""
+    passes = list(facts["passes"])
+    table = new_table("device", *passes)
+    for device, running in facts["devices"].items():
+        add_row(table, device, *(_groups(running[name]) for name in passes))
+    return table
+
+
+def _groups(groups: Sequence[Mapping[str, Any]]) -> str:
+    """The executors of groups of layers: "flex", or "attention 0-2 flex, attention 3 sdpa" where they differ."""
+    if len({group["executor"] for group in groups}) == 1:
+        return str(groups[0]["executor"])
+    return ", ".join(f"{group['kind']} {_span(group['layers'])} {group['executor']}" for group in groups)
 
 
 def _says(verdict: Mapping[str, Any], runs: str) -> str:

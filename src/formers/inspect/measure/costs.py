@@ -9,7 +9,7 @@ float32, as the CPU's kernels make them; what a kernel needs inside is not seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from formers.attention import LSH, Attention
 from formers.attention.attend import Verdict
+from formers.attention.multihead import ELSEWHERE
 from formers.core import FormersError, Sizes, State, Watch
 from formers.core.content import fixed_weights
 from formers.core.live import Live
@@ -37,6 +38,9 @@ ROWS, PAIRS = 256, 1 << 23
 
 Layers = Mapping[str, Mapping[int, tuple[Verdict, ...]]]
 """By kind of attention and depth step: what every executor has to do with it."""
+Elsewhere = Mapping[str, Mapping[int, Callable[[Callable[[Tensor], Tensor]], tuple[Verdict, ...]]]]
+"""The same as functions, of tensors that are moved to another device."""
+NOTED = ("executors", ELSEWHERE)
 
 
 class PassCost(NamedTuple):
@@ -45,6 +49,7 @@ class PassCost(NamedTuple):
     flops: dict[str, int]
     kernels: tuple[str, ...]
     executors: Layers
+    elsewhere: Elsewhere
 
     @property
     def total(self) -> int:
@@ -147,14 +152,14 @@ class Costs:
 
     def _pass(self, inputs: Mapping[str, Any], state: State | None = None) -> tuple[PassCost, Output]:
         """A pass in evaluation mode without gradients, and what it gives."""
-        watch = Watch(only="executors")
+        watch = Watch(only=NOTED)
         with evaluating(self.model), torch.no_grad(), counting() as counter:
             out = self.model(**inputs, state=state, watch=watch)
-        return PassCost(*_by_part(counter, self.spec), watch.notes), out
+        return PassCost(*_by_part(counter, self.spec), *_split(watch.notes)), out
 
     def _train(self, inputs: Mapping[str, Any], targets: Tensor) -> Training:
         """A training step; tables that are made once must have been made."""
-        watch = Watch(only="executors")
+        watch = Watch(only=NOTED)
         live = Live()
         self.model.train()
         memory = self._memory()
@@ -167,7 +172,7 @@ class Costs:
         self.model.zero_grad()
         with counting() as counter:
             out = self.model(**inputs, targets=targets, watch=watch, **memory)
-            forward = PassCost(*_by_part(counter, self.spec), watch.notes)
+            forward = PassCost(*_by_part(counter, self.spec), *_split(watch.notes))
             out.loss.backward()
         return Training(forward, counter.get_total_flops(), activations, live.peak)
 
@@ -205,6 +210,12 @@ def example(spec: Spec, batch: int, length: int) -> tuple[dict[str, Any], Tensor
     if isinstance(spec.head, NoHead):
         return inputs, None
     return inputs, torch.zeros(spec.head.target_shape(batch, length), dtype=torch.long)
+
+
+def _split(notes: Mapping[str, Mapping[int, Any]]) -> tuple[Layers, Elsewhere]:
+    """The notes of this device, and those of others, both by kind of attention."""
+    own = {name: by_step for name, by_step in notes.items() if not name.endswith(ELSEWHERE)}
+    return own, {name.removesuffix(" elsewhere"): by_step for name, by_step in notes.items() if name.endswith(ELSEWHERE)}
 
 
 def _by_part(counter: FlopCounterMode, spec: Spec) -> tuple[dict[str, int], tuple[str, ...]]:

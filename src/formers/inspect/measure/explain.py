@@ -12,6 +12,7 @@ from formers.attention import Attention
 from formers.core import FormersError, nearest
 from formers.family import MEMBERS
 from formers.inspect.measure.costs import SCORES, Cost, Costs, Layers
+from formers.inspect.measure.elsewhere import device_kind, layers_on
 from formers.inspect.measure.members import about, member_spec, spec_facts, stacks
 from formers.inspect.measure.parameters import PARTS
 from formers.model import Spec
@@ -22,6 +23,8 @@ LENGTHS = (128, 512, 2048, 8192, 32768)
 """The lengths that costs are given for unless others are asked for; the member's own stands among them."""
 SHORT = (2, 8)
 """The same for a model that computes rows token by token."""
+SHOWN = ("cpu", "cuda", "mps")
+"""The kinds of devices whose executors stand side by side."""
 LONGEST = 1 << 24
 """The largest length that is looked at."""
 
@@ -51,8 +54,12 @@ def subject(word: str, vocab: int | None = None, preset: str | None = None, opti
     return Subject(word, Spec(**read_config(find(Path(word)))["spec"]))
 
 
-def explain_facts(what: Subject, lengths: Sequence[int] = (), batch: int = 1) -> dict[str, Any]:
-    """Everything that an explanation says, ready for JSON; lengths that are given must be such that the model can read them."""
+def explain_facts(what: Subject, lengths: Sequence[int] = (), batch: int = 1, device: str = "cpu") -> dict[str, Any]:
+    """Everything that an explanation says, ready for JSON; lengths that are given must be such that the model can read them.
+
+    The executors are those of a kind of device (cpu, cuda, mps, xpu), which need not be here; costs are those of the CPU.
+    """
+    kind = device_kind(device)
     for name, values, least in (("length", lengths, 2), ("batch", (batch,), 1)):
         for value in values:
             if not least <= value <= LONGEST:
@@ -70,12 +77,14 @@ def explain_facts(what: Subject, lengths: Sequence[int] = (), batch: int = 1) ->
         "bytes": {"weights": costs.weights, "gradients": costs.gradients, "optimizer": costs.optimizer},
         "batch": batch,
         "shown": shown,
-        "passes": _passes(main, [row for row in rows if row.length <= shown]),
+        "device": kind,
+        "passes": _passes(main, [row for row in rows if row.length <= shown], kind),
+        "devices": {each: _running(main, [row for row in rows if row.length <= shown], each) for each in dict.fromkeys((*SHOWN, kind))},
         "parts": {part: main.forward.flops[part] / _tokens(main) for part in sorted(main.forward.flops, key=_order)},
         "lengths": [_row_facts(row, costs) for row in rows],
         "even": _even(costs, rows),
         "beyond": beyond,
-        "notes": [*_pondering(what.spec), *_notes(rows, main, what.spec.memory.limit)],
+        "notes": [*_pondering(what.spec), *_notes(rows, main, what.spec.memory.limit, kind)],
     }
 
 
@@ -186,8 +195,8 @@ def _order(part: str) -> tuple[bool, int, bool]:
     return bare == part, PARTS.index(home) if home in PARTS else len(PARTS), bare.endswith(SCORES)
 
 
-def _passes(row: Cost, rows: Sequence[Cost] = ()) -> dict[str, Any]:
-    """The passes that a model is used in, with the executors and torch's operations of each.
+def _passes(row: Cost, rows: Sequence[Cost] = (), kind: str = "cpu") -> dict[str, Any]:
+    """The passes that a model is used in, with the executors of each on a kind of device, and on the CPU torch's operations.
 
     Where positions end at the row's length, decoding is that of the longest of the rows before it.
     """
@@ -196,8 +205,25 @@ def _passes(row: Cost, rows: Sequence[Cost] = ()) -> dict[str, Any]:
         if one.decoding is not None:
             passes["decoding"] = one.length, one.decoding
     return {
-        name: {"length": length, "kernels": list(step.kernels), "attention": _grouped(step.executors)}
+        name: {
+            "length": length,
+            "kernels": list(step.kernels) if kind == "cpu" else [],
+            "attention": _grouped(layers_on(step, kind, name == "training")),
+        }
         for name, (length, step) in passes.items()
+    }
+
+
+def _running(row: Cost, rows: Sequence[Cost], kind: str) -> dict[str, list[dict[str, Any]]]:
+    """By pass: the executor that runs on a kind of device, for each kind of attention and group of layers."""
+    return {
+        name: [
+            {"kind": group["kind"], "layers": group["layers"], "executor": verdict["name"]}
+            for group in fact["attention"]
+            for verdict in group["executors"]
+            if verdict["runs"]
+        ]
+        for name, fact in _passes(row, rows, kind).items()
     }
 
 
@@ -227,23 +253,23 @@ def _pondering(spec: Spec) -> list[str]:
     ]
 
 
-def _notes(rows: Sequence[Cost], main: Cost, memory: int | None) -> list[str]:
+def _notes(rows: Sequence[Cost], main: Cost, memory: int | None, kind: str) -> list[str]:
     """What else there is to say: of a memory, and of lengths where another executor runs."""
     notes = [] if not memory else [f"A training step reads a full memory of {memory:,} tokens before its own."]
-    for name, usual in _chosen(main).items():
+    for name, usual in _chosen(main, kind).items():
         others: dict[str, list[int]] = {}
         for row in rows:
-            there = _chosen(row).get(name, usual)
+            there = _chosen(row, kind).get(name, usual)
             if there != usual:
                 others.setdefault(there, []).append(row.length)
         notes += [f"At length {', '.join(f'{n:,}' for n in lengths)} {name} runs {there}." for there, lengths in others.items()]
     return notes
 
 
-def _chosen(row: Cost) -> dict[str, str]:
-    """The executors that run, by pass and kind of attention."""
+def _chosen(row: Cost, kind: str) -> dict[str, str]:
+    """The executors that run on a kind of device, by pass and kind of attention."""
     chosen: dict[str, dict[str, None]] = {}
-    for name, fact in _passes(row).items():
+    for name, fact in _passes(row, (), kind).items():
         for group in fact["attention"]:
             there = chosen.setdefault(f"{group['kind']} in {name}", {})
             there.update((verdict["name"], None) for verdict in group["executors"] if verdict["runs"])

@@ -1,172 +1,136 @@
-"""Every executor on a device against dense on the CPU: values and gradients, for every simple pattern, with queries without keys.
+"""Every executor on a device against dense on the CPU in float64: values and gradients.
 
-Executors and patterns are those that are registered: a new one is checked without a word here.
+Executors and patterns are those that are registered: a new one is checked without a word here. An executor that compiles a kernel for each
+case is checked on long rows only, which is where it runs.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
+import time
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, NamedTuple, get_args, get_origin
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from formers.attention import EXECUTORS
 from formers.attention.attend import Executor
-from formers.attention.request import Request
-from formers.core import FormersError, Range
-from formers.inspect.measure.part_text import spell
-from formers.inspect.measure.patterns import pattern_classes
-from formers.patterns import Full, Pattern
-from formers.score import ByDistance
+from formers.attention.executors.flex_kernel import KernelRefused
+from formers.core.devices import capabilities
+from formers.core.precision import float32_products
+from formers.inspect.measure.doctor.cases import NAMES, Case, computed, long_cases, on_device, reference, short_cases
+from formers.inspect.measure.doctor.clock import finish, timed
+from formers.inspect.measure.doctor.compare import LIMITS, as_number, brief, difference
+from formers.inspect.measure.doctor.dropout import compare_dropped
 
-BATCH, HEADS, LENGTH, WIDTH = 2, 2, 9, 8
-LIMITS = {"float64": 1e-10, "float32": 1e-4}
-"""The largest difference that rounding explains."""
-NAMES = ("values", "gradient of q", "gradient of k", "gradient of v")
-
-
-class Case(NamedTuple):
-    """A request, what it is called, and what dense makes of it in float64: values and gradients."""
-
-    name: str
-    request: Request
-    wanted: list[Tensor]
+QUICK = ("float64", "float32")
+HALF = ("bf16", "fp16")
+Tick = Callable[[str], None]
+"""Called with what is checked next."""
 
 
-def check_executors(device: str) -> list[dict[str, Any]]:
-    """A verdict on each executor, ready for JSON."""
-    inputs = _inputs()
-    cases = list(_cases(inputs))
-    with warnings.catch_warnings():
+def check_executors(
+    device: str, thorough: bool = False, precisions: Sequence[str] = QUICK, tick: Tick | None = None, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """A verdict on each executor, or on those with these names, ready for JSON.
+
+    A thorough check also has times, and all cases of executors that compile kernels.
+    """
+    cases = [*short_cases(), *long_cases()]
+    there = torch.device(device)
+    wanted = [name for name in precisions if name != "float64" or capabilities(there).float64]
+    right: dict[tuple[str, str], list[Tensor]] = {}
+    with warnings.catch_warnings(), float32_products(False, there):
         warnings.simplefilter("ignore")  # warnings of torch's own kernels do not count
-        return [_verdict(name, executor, device, cases, inputs) for name, executor in EXECUTORS.items()]
+        checks = [Check(name, EXECUTORS[name], there, thorough, right) for name in (EXECUTORS if names is None else names)]
+        return [check.verdict(cases, wanted, tick) for check in checks]
 
 
-def specimens() -> list[Pattern]:
-    """Small instances of every pattern that options alone describe: its switches in every position, its sizes small."""
-    return [pattern for cls in pattern_classes() for pattern in _instances(cls)]
+class Check:
+    """The check of one executor on one device."""
 
+    def __init__(
+        self, name: str, executor: Executor, device: torch.device, thorough: bool, right: dict[tuple[str, str], list[Tensor]]
+    ) -> None:
+        self.name, self.executor, self.device, self.thorough, self.right = name, executor, device, thorough, right
+        self.largest: dict[str, float] = {}
+        self.refused: dict[str, list[str]] = {}
+        self.wrong: list[str] = []
+        self.checked = 0
+        self.times: dict[str, Any] = {}
 
-def _verdict(name: str, executor: Executor, device: str, cases: list[Case], inputs: list[Tensor]) -> dict[str, Any]:
-    """Whether an executor works, refuses everything, or is wrong; with its largest differences and what it refuses."""
-    largest: dict[str, float] = {}
-    refused: dict[str, list[str]] = {}
-    wrong: list[str] = []
-    checked = 0
-    for case, (precision, limit) in itertools.product(cases, LIMITS.items()):
-        if executor.kernels is not None and checked >= executor.kernels:
-            break
+    def verdict(self, cases: list[Case], precisions: list[str], tick: Tick | None) -> dict[str, Any]:
+        """Whether an executor works, refuses everything, or is wrong; with its largest differences and what it refuses."""
+        for precision in precisions:
+            if tick is not None:
+                tick(f"{self.name} in {precision}")
+            for case in cases:
+                if self.wants(case, precision):
+                    self.check(case, precision)
+        status = "wrong" if self.wrong else "works" if self.largest else "refuses"
+        return {
+            "executor": self.name,
+            "about": self.executor.about,
+            "device": str(self.device),
+            "checked": self.checked,
+            "status": status,
+            "largest_difference": {precision: as_number(value) for precision, value in self.largest.items()},
+            "refuses": self.refused,
+            "wrong": self.wrong,
+            **({"times": self.times} if self.thorough else {}),
+        }
+
+    def wants(self, case: Case, precision: str) -> bool:
+        """Whether a case is checked: half precision in long rows only, and few cases by an executor that compiles kernels."""
+        kernels = self.executor.kernels
+        if kernels is None:
+            return case.long or precision not in HALF
+        if not case.long or (precision in HALF and not case.half):
+            return False
+        return self.thorough or self.checked < kernels
+
+    def check(self, case: Case, precision: str) -> None:
+        """Compares one case."""
+        name = f"{case.name}, {precision}"
         try:
-            q, k, v = (x.to(getattr(torch, precision)).to(device).requires_grad_() for x in _of(case.request, inputs))
-        except (RuntimeError, TypeError):  # a device without the precision
-            continue
-        here = _on(case.request, q)
-        try:
-            why = executor.unsupported(here, q, k, v)
-            got = _computed(executor, here, [q, k, v]) if why is None else []
+            request, tensors = on_device(case, precision, self.device)
+            why = self.executor.unsupported(request, *tensors[:3])
+            if why is not None:
+                self.refused.setdefault(why, []).append(name)
+                return
+            start = time.perf_counter()
+            found = computed(self.executor.run, request, tensors)
+            finish(self.device)
+            first = time.perf_counter() - start
+            if self.thorough and case.long:
+                self.clock(name, lambda: computed(self.executor.run, request, tensors), first)
+        except KernelRefused as refusal:  # another executor computes it
+            self.refused.setdefault(str(refusal), []).append(name)
+            return
         except Exception as error:  # whatever a kernel throws
-            wrong.append(f"{case.name}, {precision}: {type(error).__name__}: {_brief(error)}")
-            continue
-        if why is not None:
-            refused.setdefault(why, []).append(f"{case.name}, {precision}")
-        checked += why is None
-        for what, ours, right in zip(NAMES, got, case.wanted, strict=False):
-            difference = _difference(ours, right)
-            largest[precision] = max(largest.get(precision, 0.0), difference)
-            if difference > limit:
-                wrong.append(f"{case.name}, {precision}: largest difference {difference:.1e} in {what}")
-    return {
-        "executor": name,
-        "about": executor.about,
-        "device": device,
-        "checked": checked,
-        "status": "wrong" if wrong else "works" if largest else "refuses",
-        "largest_difference": {precision: value if math.isfinite(value) else "not a number" for precision, value in largest.items()},
-        "refuses": refused,
-        "wrong": wrong,
-    }
+            self.wrong.append(f"{name}: {brief(error)}")
+            return
+        self.checked += 1
+        for what, by in self.differences(case, precision, found).items():
+            self.largest[precision] = max(self.largest.get(precision, 0.0), by)
+            if not by <= LIMITS[precision]:
+                self.wrong.append(f"{name}: largest difference {by:.1e} in {what}")
 
+    def differences(self, case: Case, precision: str, found: list[Tensor]) -> dict[str, float]:
+        """The differences of values and gradients from the reference."""
+        if case.request.dropout:
+            return compare_dropped(found, case, precision)
+        if (case.name, precision) not in self.right:
+            self.right[case.name, precision] = reference(case, precision)
+        return {what: difference(ours, right) for what, ours, right in zip(NAMES, found, self.right[case.name, precision], strict=False)}
 
-def _inputs() -> list[Tensor]:
-    """q, k and v."""
-    numbers = torch.Generator().manual_seed(0)
-    return [torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=torch.float64, generator=numbers) for _ in range(3)]
-
-
-def _cases(inputs: list[Tensor]) -> Iterator[Case]:
-    """Every pattern over all keys, over some of the first row's keys and none of the second's, of the last query alone, and with a term."""
-    some = torch.arange(LENGTH)[None] < torch.tensor([[LENGTH - 2], [0]])
-    everybody, last = Range(0, LENGTH), Range(LENGTH - 1, 1)
-    term = ByDistance(inputs[1].clone(), inputs[2][0].clone(), None, everybody, everybody)  # their gradients are not checked
-    plain = Request(Full(), everybody, everybody, HEADS, WIDTH**-0.5)
-    ways = {
-        "": plain, " with queries without keys": plain._replace(valid=some), " of one query": plain._replace(queries=last),
-        " with a term by distance": plain._replace(bias=term),
-    }  # fmt: skip
-    for pattern in specimens():
-        for words, way in ways.items():
-            request = way._replace(pattern=pattern.at(0) if way.valid is not None else pattern.at(0).of(LENGTH))
-            ready = [x.clone().requires_grad_() for x in _of(request, inputs)]
-            yield Case(f"{spell(pattern)}{words}", request, _computed(EXECUTORS["dense"], request, ready))
-
-
-def _of(request: Request, inputs: list[Tensor]) -> list[Tensor]:
-    """The queries that a request is about, and all keys and values."""
-    q, k, v = inputs
-    return [q[:, :, -request.queries.length :], k, v]
-
-
-def _computed(executor: Executor, request: Request, inputs: list[Tensor]) -> list[Tensor]:
-    """The values and the gradients of an uneven sum of them."""
-    q, k, v = inputs
-    values = executor.run(q, k, v, request)
-    weights = torch.linspace(-1.0, 1.0, values.numel(), dtype=torch.float64).sin().view(values.shape)
-    total = (values * weights.to(values.dtype).to(values.device)).sum()
-    return [values.detach(), *torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)]
-
-
-def _on(request: Request, like: Tensor) -> Request:
-    """A request on a tensor's device, its term in the tensor's precision."""
-    valid, term = request.valid, request.bias
-    if isinstance(term, ByDistance):
-        term = replace(term, q=term.q.to(like), table=term.table.to(like))
-    return request._replace(valid=None if valid is None else valid.to(like.device), bias=term)
-
-
-def _difference(ours: Tensor, right: Tensor) -> float:
-    """The largest difference of two tensors; infinite where ours is not a number, or not of that shape."""
-    if ours.shape != right.shape:
-        return math.inf
-    found = (ours.cpu().to(torch.float64) - right).abs().max().item()
-    return found if math.isfinite(found) else math.inf
-
-
-def _instances(cls: type[Pattern]) -> Iterator[Pattern]:
-    """Instances of a pattern whose options it accepts: numbers are tried from 3 down and up, until all fit together."""
-    fields = {name: field for name, field in cls.model_fields.items() if field.is_required() or field.annotation is bool}
-    switches = [name for name, field in fields.items() if field.annotation is bool]
-    sizes = [name for name in fields if name not in switches]
-    for positions in itertools.product((True, False), repeat=len(switches)):
-        for number in (3, 2, 4, 1):
-            chosen = {name: _sized(fields[name].annotation, number) for name in sizes}
-            try:
-                yield cls(**chosen, **dict(zip(switches, positions, strict=True)))
-                break
-            except FormersError:
-                continue
-
-
-def _sized(annotation: Any, number: int) -> Any:
-    """A number, or as many of them as a tuple has."""
-    if get_origin(annotation) is tuple:
-        return tuple(_sized(inner, number) for inner in get_args(annotation) if inner is not ...)
-    return number
-
-
-def _brief(error: Exception) -> str:
-    return (str(error) or "no message").splitlines()[0].rstrip(".")
+    def clock(self, name: str, run: Callable[[], object], first: float) -> None:
+        """Records the time of the first call, and, once for each precision, the median of later ones."""
+        if self.executor.kernels is not None:
+            later = timed(run, self.device, 1).later
+            self.times["compile_seconds"] = self.times.get("compile_seconds", 0.0) + max(0.0, first - later)
+            self.times["compiled"] = self.times.get("compiled", 0) + 1
+        precision = name.rpartition(", ")[2]
+        if precision not in self.times:
+            self.times[precision] = {"case": name.rpartition(", ")[0], "first_seconds": first, "seconds": timed(run, self.device).later}

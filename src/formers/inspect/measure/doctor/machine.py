@@ -15,6 +15,7 @@ import torch
 import torch.distributed
 
 from formers import __version__
+from formers.core.devices import capabilities
 from formers.training.precision import WITHOUT_AMX, announces_amx, computes
 
 PACKAGES = (
@@ -48,6 +49,11 @@ def devices() -> list[dict[str, Any]]:
     """The CPU, and every accelerator that torch can use."""
     cpu = {"device": "cpu", "name": cpu_name(), "cores": _cores(), "threads": torch.get_num_threads(), "memory_bytes": _memory()}
     return [cpu, *(_accelerator(name) for name in accelerators())]
+
+
+def device_facts(device: torch.device) -> dict[str, Any]:
+    """The device, its name and its memory; of an accelerator also driver, capability and what torch was built for."""
+    return devices()[0] if capabilities(device).host else _accelerator(str(device))
 
 
 def accelerators() -> list[str]:
@@ -106,12 +112,26 @@ def _memory() -> int | None:
 
 
 def _accelerator(device: str) -> dict[str, Any]:
+    """The name, memory and versions of an accelerator, as far as torch knows them."""
     facts: dict[str, Any] = {"device": device, "name": device, "memory_bytes": None}
-    if device.startswith("cuda"):
-        about = torch.cuda.get_device_properties(device)
+    module = torch.get_device_module(device)
+    with suppress(AttributeError, RuntimeError, AssertionError):
+        about = module.get_device_properties(device)
         facts |= {"name": about.name, "memory_bytes": about.total_memory}
-    elif device == "mps":
-        facts |= {"name": f"{cpu_name()} GPU" if sys.platform == "darwin" else device}
+        facts |= {name: str(value) for name, value in (("driver", getattr(about, "driver_version", None)),) if value}
+    if device == "mps" and sys.platform == "darwin":
+        facts |= {"name": f"{cpu_name()} GPU", "system": f"macOS {platform.mac_ver()[0]}"}
+    with suppress(AttributeError, RuntimeError, AssertionError):
+        found = module.get_device_capability(device)
+        facts["capability"] = ".".join(map(str, found)) if isinstance(found, tuple) else str(found)
+    if facts["memory_bytes"] is None:
+        with suppress(AttributeError, RuntimeError):
+            facts["memory_bytes"] = int(module.recommended_max_memory())
+    for name, built in (("CUDA", torch.version.cuda), ("ROCm", torch.version.hip)):
+        if built is not None:
+            facts["built_for"] = f"{name} {built}"
+    with suppress(OSError, IndexError):
+        facts["driver"] = Path("/proc/driver/nvidia/version").read_text().split("Module")[1].split()[0]
     return facts
 
 
