@@ -185,6 +185,11 @@ class _Mode(TorchDispatchMode):
     """Sees operations that make tensors from numbers, which have no tensor of the device among their arguments."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.is_inference_mode_enabled():  # there operations such as `to` arrive whole, and are counted by what they consist of
+            with self:
+                out = func.decompose(*args, **(kwargs or {}))
+            if out is not NotImplemented:
+                return out
         return _run(func, args, kwargs or {})
 
 
@@ -225,7 +230,12 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         written = _written(func, args, kwargs)
         if func._schema.returns and all(r.alias_info is not None for r in func._schema.returns):
             return written[0] if len(func._schema.returns) == 1 else tuple(written[: len(func._schema.returns)])
-    return tree_map(_wrap, out) if here else out
+    if not here:
+        return out
+    # A view of a tensor from outside of inference mode is no inference tensor either.
+    normal = _is_view(func) and torch.is_inference_mode_enabled() and not any(x.is_inference() for x in ours)
+    with torch.inference_mode(False) if normal else nullcontext():
+        return tree_map(_wrap, out)
 
 
 def _inner(x: Any) -> Any:
