@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from formers.core import FormersError, Positions
 from formers.core.compiler import concrete
+from formers.core.devices import on_host
 from formers.heads.adaptive import indices_between
 from formers.inputs.base import INTEGERS, Input, InputModule, InputSizes
 
@@ -116,6 +117,8 @@ class AdaptiveEmbedding(Lookup):
 
     def embed(self, tokens: Tensor) -> Tensor:
         flat = tokens.reshape(-1)
+        if not on_host(flat):
+            return self.embed_by_mask(flat).view(*tokens.shape, -1)
         if concrete(flat) and bool(((flat < 0) | (flat >= self.vocab)).any()):
             raise IndexError
         found = None
@@ -126,6 +129,15 @@ class AdaptiveEmbedding(Lookup):
             found = found.index_add(0, rows, x)
         assert found is not None
         return found.view(*tokens.shape, found.shape[1])
+
+    def embed_by_mask(self, flat: Tensor) -> Tensor:
+        """The vectors (n, dim) of tokens (n,), unscaled: every table reads all tokens; finding its own would wait for the device."""
+        found = None
+        for start, stop, table, projection in zip(self.edges, self.edges[1:], self.tables, self.projections, strict=False):
+            x = F.linear(F.embedding((flat - start).clamp(0, stop - start - 1), table), projection)
+            found = x if found is None else torch.where((flat >= start)[:, None], x, found)
+        assert found is not None
+        return found
 
 
 def integers(tokens: Tensor, inner: tuple[int, ...], wanted: str) -> Tensor:
