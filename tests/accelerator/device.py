@@ -187,6 +187,11 @@ class _Mode(TorchDispatchMode):
     """Sees operations that make tensors from numbers, which have no tensor of the device among their arguments."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.is_inference_mode_enabled():  # there operations such as `to` arrive whole, and are counted by what they consist of
+            with self:
+                out = func.decompose(*args, **(kwargs or {}))
+            if out is not NotImplemented:
+                return out
         return _run(func, args, kwargs or {})
 
 
