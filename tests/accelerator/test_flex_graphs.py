@@ -60,9 +60,9 @@ BLOCK = 16
 
 
 @contextmanager
-def counted(both: bool = True) -> Iterator[Counting]:
+def counted() -> Iterator[Counting]:
     """A context in which the CPU's FlexAttention is compiled by a backend that counts."""
-    backend = Counting(both)
+    backend = Counting(both=True)
     with forced(CompiledKernel(backend), BLOCK), cpu_gradients():
         yield backend
 
@@ -126,7 +126,7 @@ def test_layers_of_bigbird_share_their_graphs() -> None:
 
 def test_segments_with_a_memory_and_a_term_share_their_graphs() -> None:
     """Offsets, the number of distances and the length of the memory are open, too; dropout has a second mask."""
-    with counted(both=False) as backend:
+    with counted() as backend:
         for start, n, m in ((0, 64, 64), (64, 64, 128), (128, 64, 150), (192, 70, 150), (262, 64, 160), (326, 33, 100)):
             queries, keys = Range(start, n), Range(start + n - m, m)
             q, k, v = inputs(2, n, m)

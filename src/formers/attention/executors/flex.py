@@ -56,10 +56,6 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
         return f"FlexAttention has no kernel for {str(q.dtype).removeprefix('torch.')}"
     if host:
         return _unsupported_on_cpu(request, q, k, v)
-    compiled = torch.compiler.is_compiling() or q.device.type not in KERNELS
-    if compiled and isinstance(request.bias, ByDistance) and torch.is_grad_enabled():
-        # Measured with AOTAutograd on a CPU: tensors that the score function captures get no gradient.
-        return "graphs of both passes give a term of the scores no gradient"
     if min(q.shape[3], v.shape[3]) < NARROWEST:
         return f"heads are narrower than {NARROWEST}, for which FlexAttention has no kernel"
     if request.uneven and not known_by_length(request.pattern):
