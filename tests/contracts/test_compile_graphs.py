@@ -33,11 +33,6 @@ MORE = {
 CHOSEN = [*FIRST, *(s for s in SPECIMENS if str(s) in MORE and s not in FIRST)]
 
 
-def marked(specimens: list[Specimen]) -> list[Any]:
-    """The specimens, all but the plainest slow."""
-    return [pytest.param(s, id=str(s), marks=[] if str(s) == "decoder" else pytest.mark.slow) for s in specimens]
-
-
 class Graphs:
     """A backend that counts graphs, notes their operations of this library, and measures the largest tensor of a run."""
 
@@ -89,7 +84,7 @@ def batches(read: Subject, model: Any) -> list[tuple[Subject, int]]:
     return found
 
 
-@pytest.mark.parametrize("specimen", marked(CHOSEN))
+@pytest.mark.parametrize("specimen", [pytest.param(s, id=str(s), marks=[] if str(s) == "decoder" else pytest.mark.slow) for s in CHOSEN])
 @pytest.mark.parametrize("training", [True, False])
 def test_all_lengths_and_batches_share_two_graphs(specimen: Specimen, training: bool) -> None:
     read, graphs = subject(lengthened(specimen.spec, 30), 2, torch.float32), Graphs()
@@ -105,7 +100,9 @@ def test_all_lengths_and_batches_share_two_graphs(specimen: Specimen, training: 
     assert 1 <= graphs.count <= 2
 
 
-@pytest.mark.parametrize("specimen", marked([s for s in CHOSEN if s.spec.is_causal]))
+@pytest.mark.parametrize(
+    "specimen", [pytest.param(s, id=str(s), marks=[] if str(s) == "decoder" else pytest.mark.slow) for s in CHOSEN if s.spec.is_causal]
+)
 def test_decoding_steps_share_two_graphs(specimen: Specimen) -> None:
     """24 tokens after a prompt that was read without torch.compile: the cache grows, and forgets."""
     read, graphs = subject(lengthened(specimen.spec, 40), 2, torch.float32), Graphs()
@@ -187,11 +184,11 @@ def test_dropout_is_drawn_anew_in_every_call_of_a_graph() -> None:
     graphs, x = Graphs(), torch.randint(16, (2, 640))
     run = compiled(model, graphs)
     torch.manual_seed(0)
-    first, second = run(x).logits, run(x).logits
+    first, second = run(x).hidden, run(x).hidden
     torch.manual_seed(0)
     assert graphs.operations == [1]
     assert not torch.equal(first, second)
-    close(run(x).logits, first, 1e-6)
+    close(run(x).hidden, first, 1e-6)
 
 
 def test_models_that_differ_in_their_pattern_do_not_share_a_graph() -> None:

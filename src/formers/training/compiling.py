@@ -31,5 +31,5 @@ class CompiledModel(nn.Module):
     def forward(self, *given: Any, **named: Any) -> Any:
         """The output of the model."""
         # Otherwise sizes that are equal in the first step, such as the length and the width, must stay equal.
-        with shapes.patch(use_duck_shape=False):
+        with shapes.patch(use_duck_shape=False):  # type: ignore[attr-defined]
             return self.compiled(*given, **named)

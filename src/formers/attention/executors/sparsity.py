@@ -18,7 +18,7 @@ LONGEST = 4096
 """The longest row for which torch.compile looks whether the pattern is sparse."""
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[misc]
 def sparse_from(text: str, heads: int) -> int | None:
     """The length from which pieces are worthwhile, for the pattern of a text: 512, 1024, ... or its largest; None if there is none."""
     pattern = pattern_of(text)
