@@ -102,13 +102,13 @@ def begin(running: Tensor, dtype: torch.dtype) -> Halting:
     return Halting(running, zero, zero, zero)
 
 
-def halting_probability(unit: nn.Module, state: Tensor) -> Tensor:
+def halting_probability(unit: nn.Linear, state: Tensor) -> Tensor:
     """h (...) of states (..., dim), in at least float32, also under autocast: sums of h decide when a token halts.
 
     The unit is called as a module, so that an adapter around it takes part.
     """
     with without_autocast(state):
-        reached = unit(state.to(next(unit.parameters()).dtype)).squeeze(-1)
+        reached: Tensor = unit(state.to(unit.weight.dtype)).squeeze(-1)
         return torch.sigmoid(reached.to(torch.promote_types(reached.dtype, torch.float32)))  # E40
 
 
