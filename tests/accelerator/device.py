@@ -51,7 +51,9 @@ FREE = {
 """Operations that launch nothing; views, which the schema shows, do not either."""
 
 
-FUSED = {torch._C._nn.scaled_dot_product_attention, torch.lstm, torch.gru, torch.rnn_tanh}
+FUSED = {
+    torch._C._nn.scaled_dot_product_attention, torch.lstm, torch.gru, torch.rnn_tanh, torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell,
+}  # fmt: skip
 """Functions that a GPU computes by one kernel each, or two in the backward pass."""
 
 
@@ -185,6 +187,11 @@ class _Mode(TorchDispatchMode):
     """Sees operations that make tensors from numbers, which have no tensor of the device among their arguments."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.is_inference_mode_enabled():  # there operations such as `to` arrive whole, and are counted by what they consist of
+            with self:
+                out = func.decompose(*args, **(kwargs or {}))
+            if out is not NotImplemented:
+                return out
         return _run(func, args, kwargs or {})
 
 
@@ -225,7 +232,12 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         written = _written(func, args, kwargs)
         if func._schema.returns and all(r.alias_info is not None for r in func._schema.returns):
             return written[0] if len(func._schema.returns) == 1 else tuple(written[: len(func._schema.returns)])
-    return tree_map(_wrap, out) if here else out
+    if not here:
+        return out
+    # A view of a tensor from outside of inference mode is no inference tensor either.
+    normal = _is_view(func) and torch.is_inference_mode_enabled() and not any(x.is_inference() for x in ours)
+    with torch.inference_mode(False) if normal else nullcontext():
+        return tree_map(_wrap, out)
 
 
 def _inner(x: Any) -> Any:
@@ -326,7 +338,8 @@ class _Kernel(torch.autograd.Function):
             _count(DEVICE.counts.launched, f"{ctx.name} backward")
         now = torch.get_rng_state()
         captured, change = ctx.tensors[ctx.count :], _inner if ctx.inside else _same
-        with uncounted(), torch.enable_grad():
+        # A kernel does not know of autocast, which is on where a reversible stack computes forward passes again.
+        with uncounted(), torch.enable_grad(), torch.autocast(NAME, enabled=False):
             torch.set_rng_state(ctx.draws)
             own = [change(x).detach().requires_grad_(x.is_floating_point()) for x in ctx.tensors[: ctx.count]]
             found, _ = tree_flatten(ctx.compute(*own))

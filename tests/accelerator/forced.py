@@ -62,11 +62,14 @@ def equals_dense(request: Request, qkv: Sequence[Tensor], more: Sequence[Tensor]
 
 
 class Counting:
-    """A backend of torch.compile that keeps its graphs and runs them eagerly."""
+    """A backend of torch.compile that keeps its graphs and runs them eagerly; both passes are graphs, as for a compiler, if `both`."""
 
-    def __init__(self) -> None:
+    def __init__(self, both: bool = False) -> None:
         self.graphs: list[Any] = []
+        self.both = both
 
     def __call__(self, graph: Any, inputs: Any) -> Any:
+        from torch._dynamo.backends.debugging import aot_eager
+
         self.graphs.append(graph)
-        return graph.forward
+        return aot_eager(graph, inputs) if self.both else graph.forward

@@ -126,3 +126,23 @@ def test_it_is_there_only_inside_its_context() -> None:
     with use_test_device():
         assert torch.accelerator.is_available()
     assert not torch.accelerator.is_available()
+
+
+def test_counts_are_the_same_in_inference_mode() -> None:
+    found = []
+    for inference in (False, True):
+        with use_test_device() as counts, torch.inference_mode(inference):
+            weight = torch.ones(3, 3).to(NAME)
+            view = weight[1:]
+            y = torch.nn.functional.linear(view, weight)
+            assert y.cpu().sum() == 18
+            found.append((counts.launches, counts.waits, counts.copied.total()))
+    assert found[0] == found[1] == (1, 1, 1)
+
+
+def test_a_view_in_inference_mode_of_a_tensor_from_outside_of_it() -> None:
+    with use_test_device():
+        table = torch.arange(4.0).to(NAME)
+        with torch.inference_mode():
+            assert not table[1:].is_inference()
+            assert table[1:].tolist() == [1.0, 2.0, 3.0]

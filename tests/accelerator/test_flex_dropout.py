@@ -103,3 +103,19 @@ def test_seeds_follow_torchs_generator() -> None:
         again = flex.run(q, k, v, request)
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
+
+
+def test_kept_weights_are_independent_of_their_neighbours() -> None:
+    """The share that is kept is 1 - rate, also of two weights whose indices differ by one, and at the largest indices."""
+    drawn, counted = flex_dropout.draw_seeds(1, 2, 500, torch.device("cpu")), torch.arange(1000, dtype=torch.int32).view(1, 2, 500)
+    for seeds in (drawn, counted):  # seeds that follow each other are the hardest case
+        for first, rate in ((0, 0.1), (65_000, 0.5), (2**31 - 500, 0.9)):
+            key = torch.arange(first, first + 500, dtype=torch.int32)
+            kept, other_head = (flex_dropout.hash31(seeds[0, h, :, None], key) >= flex_dropout.threshold(rate) for h in (0, 1))
+            _independent(kept, other_head, 1 - rate)
+
+
+def _independent(kept: Tensor, other_head: Tensor, share: float) -> None:
+    assert abs(kept.double().mean().item() - share) < 0.006
+    for one, other in ((kept[1:], kept[:-1]), (kept[:, 1:], kept[:, :-1]), (kept, other_head), (kept, kept.mT)):
+        assert abs((one & other).double().mean().item() - share * share) < 0.006

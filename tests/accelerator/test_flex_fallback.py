@@ -13,6 +13,7 @@ import formers
 from accelerator.forced import Counting, cpu_gradients, forced, inputs
 from formers.attention.executors import flex, flex_kernel
 from formers.attention.executors.flex_kernel import CompiledKernel
+from formers.attention.lsh import paths
 from formers.patterns import Local, Strided
 from helpers import close, gradients, refused
 
@@ -22,7 +23,7 @@ N = 64
 @pytest.fixture(autouse=True)
 def nothing_refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No refusals from other tests, and none left for them."""
-    monkeypatch.setattr(flex, "_REFUSED", {})
+    monkeypatch.setattr(flex, "REFUSED", flex_kernel.RefusedKernels())
     with cpu_gradients():
         yield
 
@@ -76,3 +77,15 @@ def test_other_errors_are_not_hidden() -> None:
     with forced(broken), pytest.raises(ValueError, match="a wrong shape"):
         formers.attend(*inputs(2, N), Strided(stride=5))
     assert not flex_kernel.is_refusal(torch.OutOfMemoryError("the batch is too large"))
+
+
+def test_lsh_attention_takes_another_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "REFUSED", flex_kernel.RefusedKernels())
+    backend = Refusing()
+    layer = formers.layers.LSHAttention(32, 2, chunk=16, buckets=8).eval()
+    x = torch.randn(2, 400, 32)
+    wanted = layer(x)
+    with forced(CompiledKernel(backend)), torch.no_grad():
+        for _ in range(2):
+            close(layer(x), wanted.detach(), 1e-5)
+    assert backend.tried == 1, "a refused kernel is tried again"

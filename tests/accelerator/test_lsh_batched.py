@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from accelerator.flex_equation import equation, visible
-from formers.attention.executors import dense
+from formers.attention.executors import dense, flex_dropout
 from formers.attention.executors.flex_kernel import use_kernel
-from formers.attention.executors.keyed_dropout import dropout_seeds, keep_mask
 from formers.attention.lsh import batched, chunked
 from formers.attention.lsh.hashing import Hashed, hashes, in_order, rotations
 from formers.attention.lsh.paths import choose, explained, verdicts
@@ -121,8 +120,8 @@ def test_chunks_that_continue_in_other_rounds(attend: Attend) -> None:
 @sweep("duplicates", [False, True])
 def test_dropout_is_exact(itself: str, reach: str, duplicates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every weight of the softmax over all rounds is divided by 1 - rate or dropped, by its hash."""
-    rate, seeds = 0.4, dropout_seeds(2, 6, 256, torch.device("cpu"))
-    monkeypatch.setattr(batched, "dropout_seeds", lambda *sizes: seeds)
+    rate, seeds = 0.4, flex_dropout.draw_seeds(2, 6, 256, torch.device("cpu"))
+    monkeypatch.setattr(flex_dropout, "draw_seeds", lambda *sizes: seeds)
     rules = Rules(causal=False, chunk=8, reach=reach, itself=itself, duplicates=duplicates, look_ahead=1)  # type: ignore[arg-type]
     torch.manual_seed(3)
     q, v = (torch.randn(2, 2, 150, 16, dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -134,7 +133,7 @@ def test_dropout_is_exact(itself: str, reach: str, duplicates: bool, monkeypatch
     row, head, rank = (torch.arange(n, dtype=torch.int32) for n in queries.shape[:3])
     indices = row[:, None, None, None], head[:, None, None], rank[:, None], rank
     powers = torch.exp(SCALE * queries @ unit_keys(queries).mT) * tokens.seen(*indices)
-    kept = powers * keep_mask(seeds, *indices, rate) / (1 - rate)
+    kept = powers * (flex_dropout.hash31(seeds[..., None], rank) >= flex_dropout.threshold(rate)) / (1 - rate)
     sums = tokens.by_token(powers.sum(dim=-1, keepdim=True)).sum(dim=2)
     assert (sums > 0).all(), "every token sees another"
     wanted = tokens.by_token(kept @ values).sum(dim=2) / sums
@@ -153,23 +152,6 @@ def test_the_weight_of_a_token_that_is_alone_is_dropped_too() -> None:
             close(y.unique(), torch.tensor([0.0, 1 / 0.75]), 1e-6)
             assert 0.17 < (y[:, 0] == 0).float().mean() < 0.33
             assert (y == y[:, :1]).all()
-
-
-def test_kept_weights_are_independent_of_their_neighbours() -> None:
-    """The share that is kept is 1 - rate, also of two weights whose indices differ by one, and at the largest indices."""
-    row, query = torch.zeros((), dtype=torch.int32), torch.arange(500, dtype=torch.int32)
-    drawn, counted = dropout_seeds(1, 2, 500, torch.device("cpu")), torch.arange(1000, dtype=torch.int32).view(1, 2, 500)
-    for seeds in (drawn, counted):  # seeds that follow each other are the hardest case
-        for first, rate in ((0, 0.1), (65_000, 0.5), (2**31 - 500, 0.9)):
-            key = torch.arange(first, first + 500, dtype=torch.int32)
-            kept, other_head = (keep_mask(seeds, row, row + h, query[:, None], key, rate) for h in (0, 1))
-            _independent(kept, other_head, 1 - rate)
-
-
-def _independent(kept: Tensor, other_head: Tensor, share: float) -> None:
-    assert abs(kept.double().mean().item() - share) < 0.006
-    for one, other in ((kept[1:], kept[:-1]), (kept[:, 1:], kept[:, :-1]), (kept, other_head), (kept, kept.mT)):
-        assert abs((one & other).double().mean().item() - share * share) < 0.006
 
 
 @sweep("causal", [True, False])

@@ -395,7 +395,7 @@ def test_the_verb_prints_the_figures_and_their_protocol(monkeypatch):
     assert said == {"run": "some/run", "loss": 1.25, "perplexity": None, "perplexity_word": "inf", "protocol": "windows of 8 tokens"}
     del called["progress"]
     wanted = {"folder": "some/run", "data": None, "size": 16, "part": "test", "limit": 1000, "checkpoint": "best", "device": "auto"}
-    assert called == {**wanted, "protocol": Protocol(segment=64, stride=32)}
+    assert called == {**wanted, "precision": "float32", "protocol": Protocol(segment=64, stride=32)}
     plain = CliRunner().invoke(app, words).stdout
     assert "windows of 8 tokens" in plain
     assert "inf" in plain

@@ -18,7 +18,8 @@ from formers.patterns import Causal, Full, Local
 from formers.recurrent import Recurrent
 from formers.recurrent.cells import RecurrentWeights, advance
 from formers.recurrent.final_states import FinalStates
-from formers.recurrent.layer import KERNELS, RecurrentLayer, run
+from formers.recurrent.layer import RecurrentLayer, run
+from formers.recurrent.padded import KERNELS
 from formers.score import Relative
 from helpers import close, gradients, refused, sweep
 

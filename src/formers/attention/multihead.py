@@ -149,12 +149,14 @@ class _Heads(nn.Module):
         """Splits x, the concatenation of the last `parts` of queries, keys and values, into heads; each as in `split`."""
         sizes = self.sizes
         if sizes.head_dim == sizes.value_dim:  # one view instead of several: it matters for the time of a decoding step
-            return x.view(x.shape[0], x.shape[1], parts, sizes.heads, sizes.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+            batch, length, _ = x.shape
+            return x.view(batch, length, parts, sizes.heads, sizes.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
         return [self.split(part, part.shape[2] // sizes.heads) for part in torch.split(x, self.widths[-parts:], dim=-1)]
 
     def merge(self, x: Tensor) -> Tensor:
         """The heads (batch, heads, length, value_dim), concatenated and projected."""
-        return self.out(x.transpose(1, 2).reshape(x.shape[0], x.shape[2], self.widths[2]))  # E3
+        batch, _, length, _ = x.shape
+        return self.out((x if length == 1 else x.transpose(1, 2)).reshape(batch, length, self.widths[2]))  # E3
 
     def mix(self, q: Tensor, cache: KVCache, request: Request, context: Context, step: int) -> Tensor:
         """The output (batch, length, dim) for queries q over the keys and values of a cache."""
@@ -201,13 +203,15 @@ class SelfAttention(_Heads):
 
     def forward(self, x: Tensor, context: Context, past: KVCache | HiddenMemory | None, step: int) -> tuple[Tensor, KVCache | None]:
         """y (batch, length, dim) for x (batch, length, dim) at a depth step, and the KV cache."""
-        if past is not None and not isinstance(past, HiddenMemory):
+        if not (past is None or isinstance(past, (KVCache, HiddenMemory))):
             expect(KVCache, past)
         pattern, causal = self.patterns[step], self.causal[step]
         # The pattern may depend on the end of the row; causal rows may continue. torch.compile cannot build a pattern: the request does.
         if context.valid is None and not causal and not torch.compiler.is_compiling():
             pattern = pattern.of(x.shape[1])
-        reach, furthest = (None, None) if self.score is None else (self.score.reach(step), self.score.max_reach(step))
+        score, reach, furthest = self.score, None, None
+        if score is not None:
+            reach, furthest = score.reach(step), score.max_reach(step)
         if past is not None and furthest is not None:  # HiddenMemory is trimmed by its owner, a KVCache by next_cache
             past = within(past, reach if isinstance(past, HiddenMemory) else furthest)
         q, cache = self.project_qkv(x, past, context.positions)
@@ -215,8 +219,8 @@ class SelfAttention(_Heads):
         # Real tokens come first in a row, so that with a causal pattern no real token sees padding.
         valid = None if causal else context.valid
         bias = None
-        if self.score is not None:
-            q, bias = self.score(x, q, seen.positions, context, self.scale, step)
+        if score is not None:
+            q, bias = score(x, q, seen.positions, context, self.scale, step)
         first = None if context.episodes is None else context.episodes.first
         y = self.mix(q, seen, self.request(pattern, context.positions, seen.positions, valid, bias, first, self.texts[step]), context, step)
         if not context.keep:

@@ -16,8 +16,9 @@ from formers.family import spec
 from formers.model import build
 from formers.training.config import Settings
 from formers.training.log import REFRESHES, Log
+from formers.training.micro_batches import MicroBatch
 from formers.training.task import Task
-from formers.training.trainer import MicroBatch, StepResult, Trainer
+from formers.training.trainer import StepResult, Trainer
 
 SIZES = dict(vocab=256, dim=256, heads=4, layers=4, hidden=1024, length=256)
 BATCH = 16

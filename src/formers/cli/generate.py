@@ -51,7 +51,7 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="The same seed generates the same text or images.")] = None,
     batch: Annotated[int, typer.Option(help="Number of texts generated at once.", min=1)] = 64,
     checkpoint: Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights: last or best.")] = "last",
-    device: Annotated[str, typer.Option(help="The device: cpu, cuda, mps; auto takes the best available.")] = "cpu",
+    device: Annotated[str, typer.Option(help="The device: cpu, cuda, cuda:1, mps; auto takes the best available.")] = "auto",
     json: Json = False,
 ) -> None:
     """Generate with the model of RUN: text as it is generated, or with --json a line of JSON per text. A run of images draws images."""

@@ -19,7 +19,7 @@ def serve(
         list[str] | None, typer.Option(metavar="NAME", help="A name under which the server is reached; may be repeated.")
     ] = None,
     queue: Annotated[int, typer.Option(help="How many requests may wait for a model.", min=1, max=1000)] = 8,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps; auto takes what is there.")] = "cpu",
+    device: Annotated[str, typer.Option(help="The device: cpu, cuda, cuda:1, mps; auto takes the best available.")] = "auto",
     json: Json = False,
 ) -> None:
     """Serve the runs in RUNS: a page in the browser, and an API for programs. Nothing is started, changed or deleted.

@@ -20,7 +20,7 @@ File = Annotated[
     typer.Option(metavar="FILE", help="Many texts: a text file of lines, a .jsonl of records with `text`, or - for standard input."),
 ]
 Checkpoint = Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights.")]
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, mps; auto takes what is there.")]
+Device = Annotated[str, typer.Option(help="The device: cpu, cuda, cuda:1, mps; auto takes the best available.")]
 Batch = Annotated[int, typer.Option(help="How many texts are read side by side.", min=1)]
 
 
@@ -31,7 +31,7 @@ def classify(
     top: Annotated[int, typer.Option(help="How many labels to print for each text, the most probable first.", min=1)] = 1,
     batch: Batch = 64,
     checkpoint: Checkpoint = "last",
-    device: Device = "cpu",
+    device: Device = "auto",
     json: Json = False,
 ) -> None:
     """Give each TEXT a label with the model of RUN, and say how probable it is; with --json a line of JSON for each."""
@@ -59,7 +59,7 @@ def translate(
     seed: Annotated[int | None, typer.Option(help="Of a temperature above 0: the same seed writes the same target.")] = None,
     batch: Batch = 64,
     checkpoint: Checkpoint = "last",
-    device: Device = "cpu",
+    device: Device = "auto",
     json: Json = False,
 ) -> None:
     """Write the target of each TEXT with the encoder-decoder of RUN; with --json a line of JSON for each."""

@@ -3,6 +3,9 @@
 No module stores state. A cache and the caches appended from it share one growing buffer. Appending writes in place only after the last
 used slot of the buffer, and copies otherwise. So two continuations of one state are independent, and appending a token does not copy the
 past.
+
+A call that generates text holds each state alone and uses it once. It reserves its buffers: they are allocated once for all of its tokens.
+If only the last tokens are kept, and the end of such a buffer is reached, they are moved to its beginning.
 """
 
 from __future__ import annotations
@@ -36,11 +39,14 @@ Tensors = tuple[Tensor, ...]
 
 
 class _Buffer:
-    """Preallocated tensors (batch, ..., slots, width), of which the first `used` slots have been written."""
+    """Preallocated tensors (batch, ..., slots, width), of which the first `used` slots have been written.
 
-    def __init__(self, tensors: Tensors, used: int) -> None:
+    reserved: only the newest cache of the buffer is ever used again, so that the slots before it may be overwritten.
+    """
+
+    def __init__(self, tensors: Tensors, used: int, reserved: bool = False) -> None:
         first = tensors[0]
-        self.tensors, self.used = tensors, used
+        self.tensors, self.used, self.reserved = tensors, used, reserved
         self.batch, self.capacity, self.frozen = first.shape[0], first.shape[-2], first.is_inference()
 
     def can_append(self, new: Tensor, end: int) -> bool:
@@ -49,15 +55,26 @@ class _Buffer:
             return False
         return self.tensors[0].dtype == new.dtype and self.batch == new.shape[0]
 
+    def rewind(self, start: int, n: int) -> bool:
+        """Moves the n newest slots, from `start`, to the beginning if the buffer is reserved and they do not overlap; whether it did."""
+        if not self.reserved or start < n or start + n != self.used:
+            return False
+        for whole in self.tensors:
+            whole.narrow(-2, 0, n).copy_(whole.narrow(-2, start, n))
+        self.used = n
+        return True
+
 
 def append_rows(old: Tensors, new: Tensors, buffer: _Buffer | None, start: int) -> tuple[Tensors, _Buffer | None, int]:
     """Appends new rows to tensors (batch, ..., n, width); returns the tensors, the buffer that they are views of, and their start in it.
 
     With gradients, or under torch.compile, there is no buffer: tensors that a backward pass may need are never overwritten.
     """
-    n, more = old[0].shape[-2], new[0].shape[-2]
     if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return tuple(torch.cat([a.to(b.dtype), b], dim=-2) for a, b in zip(old, new, strict=True)), None, 0
+    n, more = old[0].shape[-2], new[0].shape[-2]
+    if buffer is not None and start + n + more > buffer.capacity and buffer.rewind(start, n):
+        start = 0
     if buffer is None or not buffer.can_append(new[0], start + n):
         size = _capacity(n + more)
         buffer, start = _Buffer(tuple(_grow(a.to(b.dtype), size) for a, b in zip(old, new, strict=True)), n), 0
@@ -87,7 +104,8 @@ class KVCache:
 
     def append(self, keys: Tensor, values: Tensor, positions: Positions) -> KVCache:
         """The cache with further keys and values appended."""
-        (batch, heads, more, width), (_, old_heads, n, old_width) = keys.shape, self.keys.shape
+        batch, heads, more, width = keys.shape
+        _, old_heads, n, old_width = self.keys.shape
         if heads != old_heads or width != old_width or values.shape[3] != self.values.shape[3]:
             raise FormersError(
                 "the state has other heads or widths than the model: another model made it; start from initial_state(batch)."
@@ -133,6 +151,13 @@ class KVCache:
         buffer = _Buffer((_grow(keys, size), _grow(values, size)), n)
         keys, values = (whole.narrow(2, 0, n) for whole in buffer.tensors)
         return KVCache(keys, values, wanted, buffer)
+
+    def reserve(self, slots: int) -> KVCache:
+        """The cache in a reserved buffer of its own with so many slots, or as many as it needs."""
+        n = self.keys.shape[2]
+        buffer = _Buffer(tuple(_grow(x, max(n, slots)) for x in (self.keys, self.values)), n, reserved=True)
+        keys, values = (whole.narrow(2, 0, n) for whole in buffer.tensors)
+        return KVCache(keys, values, self.positions, buffer, 0, self.solid)
 
     def detach(self) -> KVCache:
         """The detached cache."""
@@ -202,6 +227,13 @@ class HiddenMemory:
             return self
         where = last_positions(self.positions, n, self.states)
         return replace(self, states=_last(self.states, 1, drop, n), positions=where, start=self.start + drop)
+
+    def reserve(self, slots: int) -> HiddenMemory:
+        """The memory in a reserved buffer of its own with so many slots, or as many as it needs; its keys and values in another."""
+        n = self.states.shape[1]
+        buffer = _Buffer((_grow(self.states, max(n, slots)),), n, reserved=True)
+        cached_kv = None if self.cached_kv is None else (self.cached_kv[0], self.cached_kv[1].reserve(slots))
+        return replace(self, states=buffer.tensors[0].narrow(1, 0, n), cached_kv=cached_kv, buffer=buffer, start=0)
 
     def left_padded(self) -> HiddenMemory:
         """The memory with the empty slots of each row before its tokens."""

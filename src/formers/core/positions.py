@@ -104,6 +104,8 @@ Positions = Range | StridedPositions | ExplicitPositions
 
 def join(first: Positions, second: Positions, batch: int) -> Positions:
     """The positions of two concatenated token sequences."""
+    if type(first) is type(second) is Range and first.start + first.length == second.start:  # at every layer of every decoding step
+        return Range(first.start, first.length + second.length)
     if isinstance(second, Range) and not isinstance(first, ExplicitPositions) and first.stop == second.start:
         if isinstance(first, Range):
             return Range(first.start, first.length + second.length)

@@ -4,7 +4,8 @@ s^t = Block(s^{t-1} + P^t)       for tokens that have not halted; the others kee
 y = sum_t p^t s^t                weights and halting as in depth/halting.py, separately for each token     E40-E43
 
 A halted token still provides keys and values at all later steps, from its last state. So a batch equals its rows, and a later token may
-take more steps than earlier ones. Evaluation does not compute halted tokens (model/skipping.py), and stops when all have halted.
+take more steps than earlier ones. On the host, steps end when all tokens have halted, and evaluation does not compute halted tokens
+(model/skipping.py). Elsewhere both would wait for the device at every step: all steps are computed, with the same output.
 
 `act="t2t"` is tensor2tensor's variant: the input of the halting unit is the state before the block, with positions added; halted tokens
 are still transformed and attended to, and the output is the interpolation E44.
@@ -19,7 +20,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from formers.core import Context, Sizes
-from formers.core.compiler import concrete
+from formers.core.devices import readable
 from formers.depth.base import BlockState, Depth, DepthModule, States
 from formers.depth.halting import (
     HALTING,
@@ -104,11 +105,11 @@ class AdaptiveBlocks(DepthModule):
 
     def halting(self, state: Tensor) -> Tensor:
         """Halting probabilities h (...) of states (..., dim)."""
-        return halting_probability(self.unit, state)  # E40
+        return halting_probability(self.unit, state)
 
     def is_over(self, halting: Halting, context: Context) -> bool:
-        """Whether all tokens have halted, and neither a state nor an inspection needs further steps."""
-        if not self.skipping or context.keep or is_inspected(context.watch) or not concrete(halting.running):
+        """Whether all tokens have halted, and neither a state nor an inspection needs further steps; False where reading it would wait."""
+        if not self.skipping or context.keep or is_inspected(context.watch) or not readable(halting.running):
             return False
         return not bool(halting.running.any())
 

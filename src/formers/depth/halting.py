@@ -21,10 +21,9 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field, FiniteFloat
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from formers.core.compiler import concrete
 from formers.core.context import Context, Watch
+from formers.core.devices import readable
 from formers.core.precision import without_autocast
 
 HALTING, STEPS, REMAINDER = "halting", "ponder steps", "remainder"
@@ -103,11 +102,14 @@ def begin(running: Tensor, dtype: torch.dtype) -> Halting:
     return Halting(running, zero, zero, zero)
 
 
-def halting_probability(unit: nn.Linear, state: Tensor) -> Tensor:
-    """h = sigmoid(w . s + b) (...) of states (..., dim), in at least float32, also under autocast: sums of h decide when a token halts."""
-    kind = torch.promote_types(state.dtype, torch.float32)
+def halting_probability(unit: nn.Module, state: Tensor) -> Tensor:
+    """h (...) of states (..., dim), in at least float32, also under autocast: sums of h decide when a token halts.
+
+    The unit is called as a module, so that an adapter around it takes part.
+    """
     with without_autocast(state):
-        return torch.sigmoid(F.linear(state.to(kind), unit.weight.to(kind), unit.bias.to(kind))).squeeze(-1)
+        reached = unit(state.to(next(unit.parameters()).dtype)).squeeze(-1)
+        return torch.sigmoid(reached.to(torch.promote_types(reached.dtype, torch.float32)))  # E40
 
 
 def add_weighted(mean: Tensor, state: Tensor, p: Tensor, act: Act = "graves") -> Tensor:
@@ -134,8 +136,8 @@ def account(context: Context, step: int, halting: Halting, ponder: float, real: 
 
 
 def may_skip(x: Tensor, context: Context, training: bool) -> bool:
-    """Whether halted tokens can be skipped: no gradients, no inspection of all steps, and tensors with readable values."""
-    return not training and not torch.is_grad_enabled() and not is_inspected(context.watch) and concrete(x)
+    """Whether halted tokens can be skipped: no gradients, no inspection of all steps, and values that can be read without a wait."""
+    return not training and not torch.is_grad_enabled() and not is_inspected(context.watch) and readable(x)
 
 
 def is_inspected(watch: Watch | None) -> bool:

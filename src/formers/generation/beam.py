@@ -10,12 +10,16 @@ many beams as there are texts it is the exact maximum. From Wu et al., 2016 (sec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
+from torch import Tensor
 
-from formers.generation.choose import refuse_diverged
+from formers.core.devices import widest_float
+from formers.generation.choose import diverged
 from formers.generation.compose import reader_of
 from formers.generation.line import Ends, Line
 from formers.generation.options import Options
@@ -74,21 +78,13 @@ class _Search:
 def search(model: Model, lines: list[Line], options: Options, ends: Ends) -> Iterator[list[Line]]:
     """The best texts of each line's prompt, best first; yields prompt by prompt as they finish."""
     assert options.beams is not None
-    reader = reader_of(model, lines)
+    reader = reader_of(model, lines)  # every step selects rows, which copies the caches: nothing is reserved
     searches = [_Search(line, row, options) for row, line in enumerate(lines)]
     for _ in range(options.max_new_tokens):
-        logits = reader.logits()
-        refuse_diverged(logits.amax(dim=-1))
-        chances = logits.double().log_softmax(dim=-1)
-        vocab = chances.shape[1]
+        found = best_continuations(reader.logits(), [[beam.chance for beam in one.going] for one in searches], options.beams)
         open_searches = []
-        for one in searches:
-            rows = [beam.row for beam in one.going]
-            so_far = torch.tensor([beam.chance for beam in one.going], dtype=chances.dtype, device=chances.device)
-            total = (so_far[:, None] + chances[rows]).flatten()
-            best = total.topk(min(options.beams, len(total)))
-            found = [(c, i // vocab, i % vocab) for c, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
-            one.going = one.extend([f for f in found if f[0] > float("-inf")], ends)
+        for one, best in zip(searches, found, strict=True):
+            one.going = one.extend([f for f in best if f[0] > float("-inf")], ends)
             if one.done:
                 yield one.ended
             else:
@@ -106,3 +102,38 @@ def search(model: Model, lines: list[Line], options: Options, ends: Ends) -> Ite
             beam.line.why = "length"
             one.end(beam.line, beam.chance, len(beam.line.ids))
         yield one.ended
+
+
+def best_continuations(logits: Tensor, chances: Sequence[Sequence[float]], beams: int) -> list[list[tuple[float, int, int]]]:
+    """For each search, the best (log-probability, index of the beam, token) of its continuations, best first.
+
+    chances: the log-probability of each beam of each search; the rows of logits (rows, vocab) are all beams in order. The host reads the
+    result once. Searches with equally many beams are ranked together.
+    """
+    dtype, vocab = widest_float(logits.device), logits.shape[1]
+    so_far = torch.tensor([chance for each in chances for chance in each], dtype=dtype).to(logits.device, non_blocking=True)
+    total = so_far[:, None] + logits.to(dtype).log_softmax(dim=-1)
+    sizes = [len(each) for each in chances]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    groups = {size: [i for i, other in enumerate(sizes) if other == size] for size in dict.fromkeys(sizes)}
+    values, places = [], []
+    for size, members in groups.items():
+        index = torch.tensor([starts[i] + beam for i in members for beam in range(size)]).to(logits.device, non_blocking=True)
+        best = total.index_select(0, index).view(len(members), size * vocab).topk(min(beams, size * vocab), dim=1)
+        values.append(best.values.flatten())
+        places.append(best.indices.flatten())
+    read = iter(zip(*read_together(torch.cat(values), torch.cat(places)), strict=True))
+    found: list[list[tuple[float, int, int]]] = [[] for _ in chances]
+    for size, members in groups.items():
+        for i in members:
+            found[i] = [(c, place // vocab, place % vocab) for c, place in islice(read, min(beams, size * vocab))]
+    if any(math.isnan(c) for best in found for c, _, _ in best):
+        raise diverged()
+    return found
+
+
+def read_together(floats: Tensor, integers: Tensor) -> tuple[list[float], list[int]]:
+    """Floats (n,) and int64 integers (n,) as lists, after one wait: the bits of the floats are read as integers."""
+    bits = torch.int64 if floats.dtype == torch.float64 else torch.int32
+    read = torch.stack([floats.view(bits).long(), integers]).cpu()
+    return read[0].to(bits).view(floats.dtype).tolist(), read[1].tolist()

@@ -9,6 +9,7 @@ import torch
 
 from formers.core import FormersError
 from formers.data.batches import pad
+from formers.generation.compose import check_ids
 from formers.generation.kinds import refuse_other
 from formers.generation.line import tokenizer_of
 from formers.model import Model, evaluating
@@ -44,15 +45,18 @@ def classify(model: Model, texts: str | list[str], batch: int = BATCH) -> Classi
     long = sum(len(row) > length for row in ids)
     if long:
         log.warning("%d texts have more than length=%d tokens: they are cut off there", long, length)
+    vocab = model.spec.vocab
+    assert vocab is not None
     classes = getattr(model.spec.head, "classes", 0)
     labels = model.labels or tuple(map(str, range(classes)))
     device = next(model.parameters()).device
     found: list[Classified] = []
     for start in range(0, len(ids), batch):
         tokens, mask = pad([row[:length] for row in ids[start : start + batch]])
+        check_ids(tokens[mask].tolist(), vocab)
         with evaluating(model), torch.no_grad():
             logits = model(tokens.to(device), mask=mask.to(device)).logits
-        for row in logits.double().softmax(dim=-1).cpu().tolist():
+        for row in logits.cpu().double().softmax(dim=-1).tolist():
             ranked = sorted(zip(labels, row, strict=True), key=lambda pair: -pair[1])
             found.append(Classified(ranked[0][0], dict(ranked)))
     return found[0] if isinstance(texts, str) else found

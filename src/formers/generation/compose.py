@@ -16,7 +16,7 @@ from torch import Tensor
 from formers.core import FormersError
 from formers.data import Tokenizer
 from formers.data.tokenize import to_utf8
-from formers.generation.choose import choose, uniforms
+from formers.generation.choose import Draws, choose, uniforms
 from formers.generation.line import Ends, Line, tokenizer_of
 from formers.generation.options import Options
 from formers.generation.reader import Reader, is_answering, limit_of
@@ -52,13 +52,16 @@ def lines_of(model: Model, prompts: Iterable[Sequence[int]], options: Options, e
     A line's random numbers are a function of the seed, its prompt and how often that prompt occurred before, so neither the
     batch nor its order changes the text of a prompt.
     """
+    spec = model.spec
+    vocab = (spec.encoder.vocab if spec.encoder is not None else None) or spec.vocab
+    assert vocab is not None
     seed = int(torch.randint(2**62, ())) if options.seed is None else options.seed
     before: Counter[tuple[int, ...]] = Counter()
     # A beam search starts from one line and uses no random numbers.
     samples = 1 if options.beams is not None else options.samples
     for number, prompt in enumerate(prompts):
         ids = [int(token) for token in prompt]
-        _check_ids(model, ids)
+        check_ids(ids, vocab)
         for sample in range(samples):
             key = tuple(ids)
             draws = uniforms(seed, *key, "sample", before[key])
@@ -70,11 +73,11 @@ def lines_of(model: Model, prompts: Iterable[Sequence[int]], options: Options, e
                 yield Line(number, sample, ids or start_of(ends.tokenizer), draws)
 
 
-def _check_ids(model: Model, ids: Sequence[int]) -> None:
-    """Raises for ids out of range, also for those that do not fit into an int64 tensor."""
-    spec = model.spec
-    vocab = (spec.encoder.vocab if spec.encoder is not None else None) or spec.vocab
-    assert vocab is not None
+def check_ids(ids: Sequence[int], vocab: int) -> None:
+    """Raises for ids that are not in 0 ... vocab-1, also for those that do not fit into an int64 tensor.
+
+    Ids are checked on the host, before they are copied to the device of the model, where reading them would be a wait.
+    """
     wrong = next((token for token in ids if not 0 <= token < vocab), None)
     if wrong is not None:
         raise FormersError(f"token id {wrong} is out of range: with vocab={vocab} ids are 0 ... {vocab - 1}.")
@@ -103,10 +106,10 @@ def batches(model: Model, lines: Iterable[Line], options: Options, size: int = B
             yield from (list(group) for _, group in groupby(ordered, key=lambda line: len(line.read)))
 
 
-def reader_of(model: Model, lines: Sequence[Line]) -> Reader:
-    """A new reader of some lines."""
+def reader_of(model: Model, lines: Sequence[Line], new: int | None = None) -> Reader:
+    """A new reader of some lines; new: the number of tokens that will follow each, at most, if caches are to be allocated for them."""
     sources = [line.source for line in lines if line.source is not None]
-    return Reader(model, [line.read for line in lines], sources or None)
+    return Reader(model, [line.read for line in lines], sources or None, new)
 
 
 @torch.inference_mode()
@@ -115,18 +118,19 @@ def write(model: Model, lines: list[Line], options: Options, ends: Ends, look: L
 
     look: called at every step with the logits and the chosen tokens.
     """
-    reader, going = reader_of(model, lines), list(lines)
+    reader, going = reader_of(model, lines, options.max_new_tokens), list(lines)
+    draws = Draws([line.draws for line in lines], reader.device) if options.temperature > 0 else None
     seen = _seen(model, lines) if options.repetition_penalty != 1.0 else None
     for _ in range(options.max_new_tokens):
         logits = reader.logits()
-        tokens = choose(logits, options, [line.draws for line in going], seen)
-        reader.push(tokens)
+        chosen = choose(logits, options, None if draws is None else draws.next(), seen)
+        reader.push(chosen.tokens, chosen.ids)
         if look is not None:
-            look(going, logits, tokens)
-        for line, token in zip(going, tokens, strict=True):
+            look(going, logits, chosen.tokens)
+        for line, token in zip(going, chosen.tokens, strict=True):
             line.add(token, ends)
         if seen is not None:
-            seen[range(len(tokens)), tokens] = True
+            seen.scatter_(1, chosen.ids[:, None], True)
         yield
         left = [i for i, line in enumerate(going) if line.why is None]
         if not left:
@@ -134,6 +138,8 @@ def write(model: Model, lines: list[Line], options: Options, ends: Ends, look: L
         if 2 * len(left) <= len(going):  # finished lines are kept until dropping them pays off
             going = [going[i] for i in left]
             reader.select(left)
+            if draws is not None:
+                draws.select(left)
             seen = None if seen is None else seen[left]
     for line in lines:
         line.why = line.why or "length"
@@ -142,8 +148,8 @@ def write(model: Model, lines: list[Line], options: Options, ends: Ends, look: L
 def _seen(model: Model, lines: Sequence[Line]) -> Tensor:
     """A mask (lines, vocab) of the tokens that occur in each line; an encoder-decoder's source does not count."""
     assert model.spec.vocab is not None
-    seen = torch.zeros(len(lines), model.spec.vocab, dtype=torch.bool, device=next(model.parameters()).device)
+    seen = torch.zeros(len(lines), model.spec.vocab, dtype=torch.bool)
     for row, line in zip(seen, lines, strict=True):
         if line.source is None:
             row[line.read] = True
-    return seen
+    return seen.to(next(model.parameters()).device)

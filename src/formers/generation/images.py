@@ -17,9 +17,10 @@ from torch import Tensor
 
 from formers.core import FormersError, Raster
 from formers.core.content import fixed_weights
+from formers.core.devices import on_host, widest_float
 from formers.core.random import generator
 from formers.data.images.batches import Cells
-from formers.generation.choose import probabilities, refuse_diverged
+from formers.generation.choose import probabilities, refuse_diverged, sample, to_device
 from formers.generation.options import Options
 from formers.heads import PixelHead, PixelMixture
 from formers.inputs.base import INTEGERS
@@ -131,14 +132,15 @@ class _Job:
         model, cells, rows = self.model, self.cells, len(uniforms)
         n, device, head = cells.raster.cells, self.device, model.spec.head
         assert isinstance(head, PixelHead)
-        draws = torch.stack(uniforms).to(device)
+        draws = to_device(torch.stack(uniforms), device)
         stream = torch.zeros(rows, n, self.channels, dtype=torch.int64, device=device)
         first = 0 if known is None else known.shape[1]
         if known is not None:
             stream[:, :first] = known.to(device)
         further: dict[str, Any] = {} if labels is None else {"label": labels.to(device)}
         plain = self.options.temperature == 1 and self.options.top_k is None and self.options.top_p is None
-        nats = torch.zeros(rows, dtype=torch.float64, device=device) if plain else None
+        nats = torch.zeros(rows, dtype=widest_float(device), device=device) if plain else None
+        largest = torch.zeros(rows, device=device)
         state, dtype = model.initial_state(rows), next(model.parameters()).dtype
         source = None if sources is None else sources.to(device)
         begin = 0
@@ -148,12 +150,17 @@ class _Job:
             state, source, begin = out.state, None, t + 1
             logits = out.logits[:, -1]
             for channel in range(self.channels):
-                chosen, cost = self._choose(head, logits, stream[:, t, :channel], draws[:, t, channel], plain)
+                chosen, cost, best = self._choose(head, logits, stream[:, t, :channel], draws[:, t, channel], plain)
                 stream[:, t, channel] = chosen
+                if on_host(best):
+                    refuse_diverged(best)
+                else:  # read at the end: a sum with a number that is not finite is not finite
+                    largest = largest + best
                 if nats is not None:
                     nats += cost
             if show is not None:
                 show(t + 1, stream)
+        refuse_diverged(largest)
         whole = stream if self.cells.pixels else stream[..., 0]
         return Drawn(cells.raster.to_images(whole).cpu(), None if nats is None else nats.cpu())
 
@@ -162,25 +169,22 @@ class _Job:
         before = stream[:, begin - 1 : end - 1] if begin else torch.cat([torch.zeros_like(stream[:, :1]), stream[:, : end - 1]], dim=1)
         return self.cells.given(before).to(dtype) if self.cells.pixels else before[..., 0]
 
-    def _choose(self, head: PixelHead, logits: Tensor, before: Tensor, u: Tensor, plain: bool) -> tuple[Tensor, Tensor]:
-        """A level (rows,) for each row, by random numbers u (rows,), and -log p of it."""
+    def _choose(self, head: PixelHead, logits: Tensor, before: Tensor, u: Tensor, plain: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """A level (rows,) from logits, by random numbers u (rows,), -log p of it, and a number (rows,) that is finite if they are."""
         temperature = self.options.temperature
         mixture = isinstance(head, PixelMixture)
         if temperature == 0:
             scores = head.conditional(logits, before, 1.0)
             best, chosen = scores.max(dim=-1)
-            refuse_diverged(best)
-            return chosen, best
+            return chosen, best, best
         scores = head.conditional(logits, before, temperature if mixture else 1.0)
         if plain:
-            scores = scores.double().log_softmax(dim=-1)
+            scores = scores.to(widest_float(scores.device)).log_softmax(dim=-1)
             p = scores.exp()
         else:
             p = probabilities(scores, self.options.replace(temperature=1.0) if mixture else self.options)
-        reached = p.cumsum(dim=-1)
-        refuse_diverged(reached[:, -1])
-        chosen = torch.searchsorted(reached, (u * reached[:, -1])[:, None], right=True)[:, 0].clamp(max=p.shape[1] - 1)
-        return chosen, -scores.gather(1, chosen[:, None])[:, 0]
+        chosen = sample(p, u[:, None])
+        return chosen, -scores.gather(1, chosen[:, None])[:, 0], p.sum(dim=-1)
 
     def classes(self, label: int | Sequence[int] | Tensor | None, samples: int) -> Tensor | None:
         """The class (samples,) of each image."""

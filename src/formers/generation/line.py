@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from torch import Tensor
+
 from formers.core import FormersError
 from formers.data import Bytes, Tokenizer
 from formers.model import Model, Seq2Seq
@@ -44,7 +46,8 @@ class Line:
     """Index of the sample of this prompt."""
     read: list[int]
     """The tokens that are read first: the prompt, or an encoder-decoder's begin token."""
-    draws: Iterator[float]
+    draws: Iterator[Tensor]
+    """Its random numbers, in blocks."""
     source: list[int] | None = None
     """The source of an encoder-decoder."""
     ids: list[int] = field(default_factory=list)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from formers.core import State
 from formers.data.batches import pad
+from formers.generation.static_cache import reserve
 from formers.model import Model, Output, Seq2Seq
 
 log = logging.getLogger(__name__)
@@ -34,8 +35,11 @@ class Reader:
     may have any length, and costs are linear in it.
     """
 
-    def __init__(self, model: Model, rows: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None) -> None:
-        self.model, self.rows = model, [list(row) for row in rows]
+    def __init__(
+        self, model: Model, rows: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None = None, new: int | None = None
+    ) -> None:
+        """new: the number of tokens that will follow each row, at most; caches are allocated once for so many. None: they grow."""
+        self.model, self.rows, self.new = model, [list(row) for row in rows], new
         self.device = next(model.parameters()).device
         self.limit = limit_of(model)
         self.segment = None if model.spec.memory.limit is None else model.spec.length
@@ -50,19 +54,20 @@ class Reader:
             return self._begin()
         return self._run(self.unread, None, self.state)[:, -1]
 
-    def push(self, tokens: Sequence[int]) -> None:
-        """Adds a token to every row."""
+    def push(self, tokens: Sequence[int], ids: Tensor | None = None) -> None:
+        """Adds a token to every row; ids: the same tokens (rows,), if they are already on the device of the model."""
         for row, token in zip(self.rows, tokens, strict=True):
             row.append(token)
-        self.unread = torch.tensor(tokens, device=self.device)[:, None]
+        self.new = None if self.new is None else self.new - 1
+        self.unread = (self._indices(tokens) if ids is None else ids)[:, None]
 
     def select(self, rows: list[int]) -> None:
         """Keeps the rows with these indices, which may repeat."""
         if rows == list(range(len(self.rows))):
             return
-        index = torch.tensor(rows, device=self.device)
+        index = self._indices(rows)
         self.rows = [list(self.rows[i]) for i in rows]
-        self.state = None if self.state is None else self.state.select(index)
+        self.state = None if self.state is None else self._reserved(self.state.select(index))
         self.unread = None if self.unread is None else self.unread[index]
         self.sources = None if self.sources is None else [self.sources[i] for i in rows]
 
@@ -88,12 +93,18 @@ class Reader:
         for piece, real in zip(torch.split(tokens, width, dim=1), torch.split(mask, width, dim=1), strict=True):
             last = self._next(piece, real, last, sources)
         assert last is not None
-        if len(read) == len(keys):
-            return last
         assert self.state is not None
-        index = torch.tensor([different[key] for key in keys], device=self.device)
-        self.state = self.state.select(index)
-        return last[index]
+        if len(read) < len(keys):
+            index = self._indices([different[key] for key in keys])
+            self.state, last = self.state.select(index), last[index]
+        self.state = self._reserved(self.state)
+        return last
+
+    def _reserved(self, state: State) -> State:
+        """The state with room for all tokens that follow before the window slides."""
+        if self.new is None:
+            return state
+        return reserve(state, self.model.spec, self.new if self.limit is None else min(self.new, self.limit - state.bound))
 
     def _next(self, tokens: Tensor, mask: Tensor, before: Tensor | None, sources: Sequence[Sequence[int]] | None) -> Tensor:
         """Logits (rows, vocab) after the last token of each row; `tokens` are the next tokens of the rows, and rows may end early."""
@@ -105,6 +116,10 @@ class Reader:
         counts = mask.sum(dim=1).to(self.device)
         last = logits[torch.arange(len(tokens), device=self.device), (counts - 1).clamp(min=0)]
         return last if before is None else torch.where(counts[:, None] > 0, last, before)
+
+    def _indices(self, numbers: Sequence[int]) -> Tensor:
+        """Integers of the host as a tensor on the device of the model, without a wait."""
+        return torch.tensor(numbers, dtype=torch.int64).to(self.device, non_blocking=True)
 
     def _say(self, words: str, length: int) -> None:
         """Warns once per model that the input is longer than in training."""

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from formers.core import IGNORED, Sizes
 from formers.core.debug import checks_values
+from formers.core.devices import widest_float
 from formers.heads.base import (
     EmbeddingTables,
     Head,
@@ -78,7 +79,7 @@ class PixelMixture(PixelHead, Head):
         return MixtureHead(sizes, self)
 
     def conditional(self, logits: Tensor, before: Tensor, temperature: float) -> Tensor:
-        mixture = Logistics.of(logits.double(), self.mixtures, self.channels, temperature)
+        mixture = Logistics.of(logits.to(widest_float(logits.device)), self.mixtures, self.channels, temperature)
         return mixture.conditional(before, self.levels)
 
 

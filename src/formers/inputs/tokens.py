@@ -122,23 +122,27 @@ class AdaptiveEmbedding(Lookup):
 
     def embed(self, tokens: Tensor) -> Tensor:
         flat = tokens.reshape(-1)
+        if not on_host(flat):
+            return self.embed_by_mask(flat).view(*tokens.shape, -1)
         if readable(flat):
             self.check_ids(flat)
         found = None
         for i, (table, projection) in enumerate(zip(self.tables, self.projections, strict=True)):
-            start, stop = self.edges[i], self.edges[i + 1]
-            if on_host(flat):
-                rows = indices_between(flat, start, stop, self.vocab)
-                x = F.linear(F.embedding(flat[rows] - start, table), projection)  # E56
-                found = x.new_zeros(len(flat), x.shape[1]) if found is None else found
-                found = found.index_add(0, rows, x)
-            else:  # the number of a cluster's tokens is a value: every table is used for all tokens instead
-                inside = (flat >= start) & (flat < stop)
-                x = F.linear(F.embedding((flat - start).clamp(0, stop - start - 1), table), projection)
-                x = x.masked_fill(~inside[:, None], 0.0)
-                found = x if found is None else found + x
+            rows = indices_between(flat, self.edges[i], self.edges[i + 1], self.vocab)
+            x = F.linear(F.embedding(flat[rows] - self.edges[i], table), projection)  # E56
+            found = x.new_zeros(len(flat), x.shape[1]) if found is None else found
+            found = found.index_add(0, rows, x)
         assert found is not None
         return found.view(*tokens.shape, found.shape[1])
+
+    def embed_by_mask(self, flat: Tensor) -> Tensor:
+        """The vectors (n, dim) of tokens (n,), unscaled: every table reads all tokens; finding its own would wait for the device."""
+        found = None
+        for start, stop, table, projection in zip(self.edges, self.edges[1:], self.tables, self.projections, strict=False):
+            x = F.linear(F.embedding((flat - start).clamp(0, stop - start - 1), table), projection)
+            found = x if found is None else torch.where((flat >= start)[:, None], x, found)
+        assert found is not None
+        return found
 
 
 def integers(tokens: Tensor, inner: tuple[int, ...], wanted: str) -> Tensor:

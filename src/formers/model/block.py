@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from formers.core import Context, FormersError, HiddenMemory
+from formers.core import Context, FormersError, HiddenMemory, Watch
 from formers.core.context import norm
 from formers.core.state import LayerState
 from formers.depth.base import BlockState
@@ -39,26 +39,27 @@ class Block(nn.Module):
         if feedforward is not None:
             self.feedforward = feedforward
             self.residual_feedforward = residual.build(spec.dim, spec.dropout)
+        self.count = 1 + self.has_cross + self.has_feedforward
 
     def forward(self, x: Tensor, context: Context, past: BlockState | None, step: int) -> tuple[Tensor, BlockState]:
         """x (batch, length, dim) one step deeper, and the state of each sublayer."""
-        before = list(self.check(past))
+        before = self.check(past)
 
-        y, state = self.attend(x, context, before.pop(0), step)
+        y, state = self.attend(x, context, before[0], step)
         x = self.residual_attention.merge(x, y)
-        states = [state]
+        states: BlockState = (state,)
 
         if self.has_cross:
-            y, state = self.attend_source(x, context, before.pop(0), step)
+            y, state = self.attend_source(x, context, before[1], step)
             x = self.residual_cross.merge(x, y)
-            states.append(state)
+            states += (state,)
 
         if self.has_feedforward:
-            y, state = self.transform(x, context, before.pop(0), step)
+            y, state = self.transform(x, context, before[-1], step)
             x = self.residual_feedforward.merge(x, y)
-            states.append(state)
+            states += (state,)
 
-        return x, tuple(states)
+        return x, states
 
     def attend(self, x: Tensor, context: Context, past: LayerState | None, step: int) -> Computed:
         """Attention(prenorm(x)), with the memory if there is one."""
@@ -68,17 +69,23 @@ class Block(nn.Module):
             memory = self.memory(x, past, step)
             y, state = self.attention(self.residual_attention.prenorm(x), context, memory.attended, step)
             state = memory.next_memory(x, context, state) if context.keep else None
-        return self.record_norm("attention", y, context, step), state
+        if context.watch is not None:
+            self.record_norm(context.watch, "attention", y, step)
+        return y, state
 
     def attend_source(self, x: Tensor, context: Context, past: LayerState | None, step: int) -> Computed:
         """CrossAttention(prenorm(x)) over the encoder's output."""
         y, state = self.cross(self.residual_cross.prenorm(x), context, past, step)
-        return self.record_norm("cross", y, context, step), state
+        if context.watch is not None:
+            self.record_norm(context.watch, "cross", y, step)
+        return y, state
 
     def transform(self, x: Tensor, context: Context, past: LayerState | None, step: int) -> Computed:
         """FeedForward(prenorm(x))."""
         y, state = self.feedforward(self.residual_feedforward.prenorm(x), context, past, step)
-        return self.record_norm("feedforward", y, context, step), state
+        if context.watch is not None:
+            self.record_norm(context.watch, "feedforward", y, step)
+        return y, state
 
     def sublayers(self) -> list[tuple[Any, Any, Any]]:
         """For each sublayer: the function F(prenorm(x)), its residual connection, and F itself."""
@@ -91,10 +98,11 @@ class Block(nn.Module):
 
     def check(self, past: BlockState | None) -> BlockState:
         """The past state of each sublayer; raises FormersError for the state of a block with other sublayers."""
-        count = 1 + self.has_cross + self.has_feedforward
-        if past is not None and len(past) != count:
+        if past is None:
+            return (None,) * self.count
+        if len(past) != self.count:
             raise FormersError("the state has other sublayers than the model: another model made it; start from initial_state(batch).")
-        return (None,) * count if past is None else past
+        return past
 
     def memory(self, x: Tensor, past: LayerState | None, step: int) -> MemoryPass:
         """The memory for attention over x at a step."""
@@ -103,8 +111,6 @@ class Block(nn.Module):
             past = HiddenMemory.blank(x, self.zeros)
         return MemoryPass(self.attention, self.residual_attention, x, past, step, self.memory_length)
 
-    def record_norm(self, name: str, y: Tensor, context: Context, step: int) -> Tensor:
-        """y; the norms of its vectors are recorded for an inspection."""
-        if context.watch is not None:
-            context.watch.note(f"{name} norm", step, partial(norm, y))
-        return y
+    def record_norm(self, watch: Watch, name: str, y: Tensor, step: int) -> None:
+        """Records the norms of the vectors of y for an inspection."""
+        watch.note(f"{name} norm", step, partial(norm, y))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from formers.core import FormersError, Positions, Range, Raster, Sizes
+from formers.core.devices import widest_float
 from formers.core.tables import cached
 from formers.position.base import Position, PositionModule
 
@@ -101,10 +102,10 @@ class Tables(_OfCells):
 
 
 def waves(n: int, width: int, device: torch.device | None = None) -> Tensor:
-    """f(0), ..., f(n-1) (n, width) in float64; zeros at the end if the width is odd or too small for a sine and a cosine."""
-    scales = width // 2
-    k = torch.arange(scales, dtype=torch.float64, device=device)
-    angle = torch.arange(n, dtype=torch.float64, device=device)[:, None] * 10000.0 ** (-k / max(scales - 1, 1))
+    """f(0), ..., f(n-1) (n, width), in float64 if the device has it; zeros at the end if the width is odd or too small for both waves."""
+    scales, dtype = width // 2, torch.float64 if device is None else widest_float(device)
+    k = torch.arange(scales, dtype=dtype, device=device)
+    angle = torch.arange(n, dtype=dtype, device=device)[:, None] * 10000.0 ** (-k / max(scales - 1, 1))
     return F.pad(torch.cat([angle.sin(), angle.cos()], dim=1), (0, width - 2 * scales))
 
 
@@ -120,8 +121,9 @@ def _places(raster: Raster, device: torch.device) -> tuple[Tensor, Tensor]:
 def _table(raster: Raster, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The sines and cosines of every position (cells, dim)."""
     with torch.inference_mode(False):
-        (row, column), (down, across) = _places(raster, device), _sines(raster, dim, dtype, device)
-        return torch.cat([down[row], across[column]], dim=1)
+        host = torch.device("cpu")  # which has float64
+        (row, column), (down, across) = _places(raster, host), _sines(raster, dim, dtype, host)
+        return torch.cat([down[row], across[column]], dim=1).to(device)
 
 
 def _sines(raster: Raster, dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:

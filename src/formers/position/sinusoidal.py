@@ -13,6 +13,7 @@ from pydantic import NonNegativeInt
 from torch import Tensor
 
 from formers.core import Positions, Range, Sizes
+from formers.core.devices import widest_float
 from formers.core.tables import cached
 from formers.position.base import Position, PositionModule
 from formers.position.offset import random_start
@@ -57,13 +58,13 @@ def sinusoids_at(positions: Positions, dim: int, like: Tensor) -> Tensor:
 
 
 def sinusoid(positions: Tensor, dim: int) -> Tensor:
-    """PE (..., dim) in float64 of integer positions (...)."""
-    even = torch.arange(0, dim, 2, dtype=torch.float64, device=positions.device)
-    angle = positions.double()[..., None] / 10000.0 ** (even / dim)  # E7
+    """PE (..., dim) of integer positions (...), in the widest type of their device."""
+    even = torch.arange(0, dim, 2, dtype=widest_float(positions.device), device=positions.device)
+    angle = positions.to(even.dtype)[..., None] / 10000.0 ** (even / dim)  # E7
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :dim]  # E7
 
 
 @cached(16)
 def _table(size: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # a table first computed in evaluation is also used in training
-        return sinusoid(torch.arange(size, device=device), dim).to(dtype)
+        return sinusoid(torch.arange(size), dim).to(dtype).to(device)

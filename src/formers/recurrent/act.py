@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from formers.attention.attend import Verdict
 from formers.attention.multihead import Attention
 from formers.core import Context, RecurrentMemory, Sizes
-from formers.core.compiler import concrete
+from formers.core.devices import readable
 from formers.depth.halting import (
     HALTING,
     Act,
@@ -34,7 +34,6 @@ from formers.depth.halting import (
     account,
     add_weighted,
     begin,
-    halting_probability,
     is_inspected,
     may_skip,
     stack_tokens,
@@ -169,7 +168,7 @@ class HaltingLayer(PonderingLayer):
 
     def halting(self, h: Tensor) -> Tensor:
         """h^n (rows,) of the new states (rows, dim)."""
-        return halting_probability(self.unit, h)
+        return torch.sigmoid(F.linear(h, self.unit.weight.to(h.dtype), self.unit.bias.to(h.dtype))).squeeze(-1)
 
     def run_steps(self, drive: Tensor, states: States, running: Tensor, whole: bool) -> tuple[States, Halting, list[Tensor]]:
         """The mean states of a token, its halting statistics, and h of each step, computed for all rows until all have halted.
@@ -184,7 +183,7 @@ class HaltingLayer(PonderingLayer):
             seen.append(h.masked_fill(~halting.running, torch.nan))
             p, halting = halting.step(h, part.epsilon, last=n == part.steps - 1, act=self.act)
             means = tuple(add_weighted(m, s, p, self.act) for m, s in zip(means, states, strict=True))  # E46
-            if not whole and concrete(drive) and not bool(halting.running.any()):
+            if not whole and readable(drive) and not bool(halting.running.any()):
                 break
         return means, halting, seen
 

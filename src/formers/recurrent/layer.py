@@ -4,7 +4,8 @@ s_t = cell(x_t, s_{t-1})      y_t = h_t            the cells are in cells.py
 y_t = [h_t forward; h_t backward]                  direction "both" (Schuster and Paliwal, 1997): dim/2 each
 
 There is no output projection: with the residual Bare, a stack of these layers equals torch's module with several layers. Whole rows are
-one call of torch's kernel. Padded rows end, and the backward direction begins, at their last real token.
+one call of torch's kernel. Padded rows end, and the backward direction begins, at their last real token: on the host by packed rows, on
+other devices, where packing would wait for the lengths, by recurrent/padded.py.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from formers.attention.attend import Verdict
 from formers.attention.multihead import Attention
 from formers.core import Context, RecurrentMemory, Sizes
+from formers.core.devices import on_host
+from formers.core.precision import without_autocast
 from formers.core.state import expect
 from formers.patterns import Causal, Full, Pattern
 from formers.recurrent.cells import STATES, Cell, RecurrentWeights, States, advance, check_width
 from formers.recurrent.final_states import FinalStates
+from formers.recurrent.padded import KERNELS, fused, run_padded
 from formers.score.base import ScoreModule
-
-KERNELS: dict[Cell, Callable[..., tuple[Tensor, ...]]] = {"tanh": torch.rnn_tanh, "gru": torch.gru, "lstm": torch.lstm}
 
 
 class Recurrent(Attention):
@@ -74,7 +76,8 @@ class RecurrentLayer(nn.Module):
         else:
             y, states = by_episode(self.recurrence, x, before, context.episodes.begins)
         if context.watch is not None:
-            about = "torch's kernel over the whole row" if valid is None else "torch's kernel over packed rows"
+            rows = "the whole row" if valid is None else "packed rows" if on_host(x) else "padded rows"
+            about = f"torch's kernel over {rows}"
             context.watch.note("attention executors", step, lambda: (Verdict(self.cell, True, about, None),))
         final: FinalStates | None = context.channels.get(FinalStates)
         if final is not None:
@@ -91,6 +94,8 @@ def past_states(past: RecurrentMemory, cell: Cell, dim: int) -> States:
 
 def run(weights: RecurrentWeights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
     """The outputs of a cell for rows x (batch, length, dim), beginning with `states`, and the states after their real tokens."""
+    if not on_host(x):
+        return _rows(weights, x, states, valid)
     return in_float32(weights, x, states, lambda x, states: _rows(weights, x, states, valid))
 
 
@@ -98,48 +103,52 @@ def by_episode(weights: RecurrentWeights, x: Tensor, states: States, begins: Ten
     """The outputs of a cell for rows x (batch, length, dim) with episodes that begin where begins (batch, length) is True, with state 0.
 
     Every episode of every row becomes a separate row: the first continues the row's state, and the last returns the row's new state.
+    On other devices than the host this waits once, for `begins`: a loop over tokens would take longer.
     """
     batch, length = begins.shape
     if length == 1:
         return run(weights, x, tuple(s.masked_fill(begins, 0) for s in states), None)
+    begins = begins.cpu()
     heads = begins.clone()
     heads[:, 0] = True
     row, start = heads.nonzero(as_tuple=True)
     stop = torch.cat([torch.where(row[1:] == row[:-1], start[1:], length), start.new_full((1,), length)])
-    places = torch.arange(int((stop - start).max()), device=x.device)
+    places = torch.arange(int((stop - start).max()))
     valid = places < (stop - start)[:, None]
     index = (row * length + start)[:, None] + places
-    pieces = x.flatten(0, 1)[index.clamp(max=batch * length - 1)].masked_fill(~valid[..., None], 0.0)
     goes_on = (start == 0) & ~begins[row, start]
+    held, ends = valid.flatten().nonzero()[:, 0], (stop == length).nonzero()[:, 0]
+    to = index[valid].to(x.device)
+    row, index, valid, goes_on, held, ends = (each.to(x.device) for each in (row, index, valid, goes_on, held, ends))
+    pieces = x.flatten(0, 1)[index.clamp(max=batch * length - 1)].masked_fill(~valid[..., None], 0.0)
     y, left = run(weights, pieces, tuple(s[row].masked_fill(~goes_on[:, None], 0) for s in states), valid)
-    whole = y.new_zeros(batch * length, y.shape[2]).index_copy(0, index[valid], y[valid])
-    ends = stop == length
-    return whole.view(batch, length, -1), tuple(s[ends] for s in left)
+    whole = y.new_zeros(batch * length, y.shape[2]).index_copy(0, to, y.flatten(0, 1).index_select(0, held))
+    return whole.view(batch, length, -1), tuple(s.index_select(0, ends) for s in left)
 
 
 def in_float32(
     weights: RecurrentWeights, x: Tensor, states: States, compute: Callable[[Tensor, States], tuple[Tensor, States]]
 ) -> tuple[Tensor, States]:
-    """Calls `compute(x, states)`; on a CPU in at least float32, because a state that is rounded at every token drifts.
+    """Calls `compute(x, states)` in at least float32, because a state that is rounded at every token drifts.
 
     Also, oneDNN's half-precision LSTM crashes on processors that report instructions they do not support.
     """
-    if x.device.type != "cpu":
-        return compute(x, states)
     kind, wide = x.dtype, torch.promote_types(weights.dtype, torch.float32)
-    with torch.autocast("cpu", enabled=False):
+    with without_autocast(x):
         y, states = compute(x.to(wide), tuple(s.to(wide) for s in states))
     return y.to(kind), states
 
 
 def _rows(weights: RecurrentWeights, x: Tensor, states: States, valid: Tensor | None) -> tuple[Tensor, States]:
-    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    dtype = torch.get_autocast_dtype(x.device.type) if not x.is_meta and torch.is_autocast_enabled(x.device.type) else x.dtype
     flat = weights.flat(dtype)
     by_direction = tuple(torch.stack(s.to(dtype).chunk(weights.directions, dim=1)) for s in states)
     if valid is None or not len(x):
         y, *left = _kernel(weights, x.to(dtype), None, by_direction, flat)
     elif torch.compiler.is_compiling():
         y, left = _unrolled(weights, x.to(dtype), valid, by_direction, flat)
+    elif not on_host(x):
+        y, left = run_padded(weights.cell, x.to(dtype), valid, by_direction, flat)
     else:
         y, left = _packed(weights, x.to(dtype), valid, by_direction, flat)
     return y, tuple(torch.cat(s.unbind(0), dim=1) for s in left)
@@ -147,11 +156,11 @@ def _rows(weights: RecurrentWeights, x: Tensor, states: States, valid: Tensor | 
 
 def _kernel(weights: RecurrentWeights, x: Tensor, sizes: Tensor | None, states: States, flat: list[Tensor]) -> tuple[Tensor, ...]:
     """torch's kernel; x is (batch, length, dim), or with sizes the data of a packed sequence; states are (directions, batch, dim)."""
+    if sizes is None:
+        return fused(weights.cell, x, states, flat, weights.directions == 2)
     before = states if weights.cell == "lstm" else states[0]
-    learning = torch.is_grad_enabled()  # cuDNN saves tensors for the backward pass only in training mode
-    rest = (True, 1, 0.0, learning, weights.directions == 2)  # biases, layers, dropout, training, directions
-    kernel = KERNELS[weights.cell]
-    return kernel(x, before, flat, *rest, True) if sizes is None else kernel(x, sizes, before, flat, *rest)
+    rest = (True, 1, 0.0, torch.is_grad_enabled(), weights.directions == 2)  # biases, layers, dropout, training, directions
+    return KERNELS[weights.cell](x, sizes, before, flat, *rest)
 
 
 def _packed(weights: RecurrentWeights, x: Tensor, valid: Tensor, states: States, flat: list[Tensor]) -> tuple[Tensor, list[Tensor]]:

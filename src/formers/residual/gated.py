@@ -14,7 +14,8 @@ gru       r = sigmoid(W_r y + U_r x)                                            
           h = tanh(W_g y + U_g (r * x));  g = (1 - z) * x + z * h                                                     E118
 
 Without the ReLU, a pre-norm sublayer would end in two consecutive linear maps. The matrices have no biases; b is a learned vector
-initialised to `bias`: the larger it is, the closer a block starts to the identity map. By default there is no final norm.
+initialised to `bias`: the larger it is, the closer a block starts to the identity map. By default there is no final norm. Under autocast a
+factor of x is computed in the type of x: rounded to half precision, it would multiply the stream by its error in every sublayer.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class InputGate(GatedResidual):
     matrices = (("w", 1),)
 
     def gate(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.sigmoid(F.linear(x, self.w)) * x + y  # E112
+        return torch.sigmoid(F.linear(x, self.w).to(x.dtype)) * x + y  # E112
 
 
 class _Biased(GatedResidual):
@@ -141,7 +142,7 @@ class HighwayGate(_Biased):
     matrices = (("w", 1),)
 
     def gate(self, x: Tensor, y: Tensor) -> Tensor:
-        s = torch.sigmoid(F.linear(x, self.w, self.bias))
+        s = torch.sigmoid(F.linear(x, self.w, self.bias).to(x.dtype))
         return s * x + (1 - s) * y  # E114
 
 

@@ -19,6 +19,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from formers.core import Context, Positions, Sizes
+from formers.core.devices import widest_float
 from formers.core.initial import draw
 from formers.core.positions import distances, distances_ahead
 from formers.core.tables import cached, cached_table
@@ -91,13 +92,13 @@ class RelativeScore(ScoreModule):
 @cached(16)
 def _table(size: int, dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # a table first computed in evaluation is also used in training
-        return sinusoid(torch.arange(size, device=device), dim).to(dtype)
+        return sinusoid(torch.arange(size), dim).to(dtype).to(device)
 
 
 def sinusoid(distances: Tensor, dim: int) -> Tensor:
-    """r (..., dim) in float64 for integer distances (...): sines, then cosines."""
-    even = torch.arange(0, dim, 2, dtype=torch.float64, device=distances.device)
-    angle = distances.double()[..., None] / 10000.0 ** (even / dim)
+    """r (..., dim) in the widest type of the device for integer distances (...): sines, then cosines."""
+    even = torch.arange(0, dim, 2, dtype=widest_float(distances.device), device=distances.device)
+    angle = distances.to(even.dtype)[..., None] / 10000.0 ** (even / dim)
     return torch.cat([angle.sin(), angle.cos()], dim=-1)[..., :dim]  # E53
 
 

@@ -14,8 +14,10 @@ An optimiser step may move a out of [0, 1]. The span then stays at its bound, so
 is 0 if a descent step would move it further out, and is passed otherwise: a span at 0 or S can move again without a clamp after the step.
 
 Keys beyond R + z have no weight and are not computed: `reach` is that limit, rounded up to a multiple of GRAIN. It is computed from the
-weights once per segment; if their values cannot be read (under torch.compile or with fake tensors) it is the maximum. A state without a
-memory slot keeps the keys of S positions, whatever the current spans are: later training may make them longer.
+weights once per segment; if their values cannot be read (under torch.compile or with fake tensors) it is the maximum. Off the host, where
+reading waits, it is the maximum, too, except while weights are fixed (`fixed_weights`): there it is read once. Dynamic spans are read on
+the host only. A state without a memory slot keeps the keys of S positions, whatever the current spans are: later training may make them
+longer.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from torch.nn import functional as F
 
 from formers.core import Context, Positions, Sizes
 from formers.core.compiler import concrete
+from formers.core.content import cached_reading
+from formers.core.devices import readable
 from formers.core.positions import distances
 from formers.core.tables import cached_table
 from formers.score.base import Score, ScoreModule
@@ -157,8 +161,10 @@ class SpanScore(FixedSpanScore):
 
     def reaches(self) -> tuple[int, ...] | None:
         """The number of distances with a non-zero weight, per head; None if weights cannot be read."""
-        if not concrete(self.share):
-            return None
+        return cached_reading(self.share, self.read_reaches) if concrete(self.share) else None
+
+    def read_reaches(self) -> tuple[int, ...]:
+        """`reaches`, read from the weights."""
         return rounded_reaches((self.span * min(max(share, 0.0), 1.0) for share in self.share.tolist()), self.ramp, self.span)
 
     def forward(self, x: Tensor, q: Tensor, keys: Positions, context: Context, scale: float, step: int) -> tuple[Tensor, ByDistance]:
@@ -217,7 +223,7 @@ class DynamicSpanScore(FixedSpanScore):
         if context.watch is not None:
             context.watch.note("span by token", step, lambda: z.detach().transpose(1, 2))
         # Later tokens may have longer spans, so that `reach`, which limits the state, stays the maximum.
-        reaches = rounded_reaches(z.detach().amax(dim=(0, 2)).tolist(), self.ramp, self.span) if concrete(z) else None
+        reaches = rounded_reaches(z.detach().amax(dim=(0, 2)).tolist(), self.ramp, self.span) if readable(z) else None
         distances = self.distances(keys, context, reaches)
         level = logarithm(soft_mask(z, self.ramp, distances)).to(q.dtype)
         return q, self.term(q, keys, context, scale, level, reaches)

@@ -33,7 +33,8 @@ class Scored(NamedTuple):
 
 def scored(logits: Tensor, tokens: Tensor, top: int) -> list[Scored]:
     """The tokens (n,) under logits (n, vocab), each with the `top` likeliest."""
-    chances = logits.double().log_softmax(dim=-1)
+    chances = logits.cpu().double().log_softmax(dim=-1)
+    tokens = tokens.cpu()
     own = chances.gather(1, tokens[:, None])[:, 0].tolist()
     if top == 0:
         return [Scored(token, value, []) for token, value in zip(tokens.tolist(), own, strict=True)]

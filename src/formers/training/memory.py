@@ -62,6 +62,8 @@ def refuse_too_large(task: Task, settings: Settings, device: torch.device, world
 
 def free_memory(device: torch.device) -> int | None:
     """Bytes that the device has free; None where nothing says it."""
+    if device.type == "meta":
+        return None
     if device.type == "mps":  # which has no such function in torch.accelerator
         return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     if not capabilities(device).host:

@@ -7,7 +7,6 @@ requested by name.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from formers.attention.executors import flex_dropout, flex_terms
-from formers.attention.executors.flex_kernel import KERNELS, LISTS, KernelRefused, MaskMod, flex_attention, flex_output
+from formers.attention.executors.flex_kernel import KERNELS, LISTS, KernelRefused, MaskMod, RefusedKernels, flex_attention, flex_output
 from formers.attention.executors.flex_lengths import by_row, known_by_length
 from formers.attention.executors.flex_lists import Band, Lists, block_lists, listed
 from formers.attention.executors.flex_masks import number, position_mask, request_mask
@@ -28,8 +27,6 @@ from formers.patterns import BigBird, Pattern
 from formers.patterns.structure import inner_patterns
 from formers.score import ByDistance
 
-log = logging.getLogger(__name__)
-
 BLOCK = 128
 """Queries and keys per block."""
 SHORTEST = 512
@@ -40,8 +37,8 @@ LARGEST_TABLE = 1 << 26
 """The largest table of blocks, in bytes."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-_REFUSED: dict[tuple[object, ...], str] = {}
-"""Why torch refused to compile a kernel, by `_kind`."""
+REFUSED = RefusedKernels()
+"""The refused kernels, by `_kind`."""
 
 
 def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -65,10 +62,7 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
         return "rows have different lengths, and the pattern depends on the length"
     if request.heads * _table_blocks(request.pattern, request.keys.stop) ** 2 * (len(q) if request.uneven else 1) > LARGEST_TABLE:
         return f"the pattern's table of blocks would be larger than {LARGEST_TABLE >> 20} MiB"
-    if torch.compiler.is_compiling():
-        return None
-    why = _REFUSED.get(_kind(request, q, k, v))
-    return None if why is None else f"torch refused to compile its kernel ({why})"
+    return None if torch.compiler.is_compiling() else REFUSED.why(_kind(request, q, k, v))
 
 
 def _unsupported_on_cpu(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -122,7 +116,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor:
             some, log_kept = flex_attention(q, k, v, kept_mask(mask, request, seeds), request.scale, score)
             out = flex_dropout.combined(some, log_kept, lse, request.dropout)
     except KernelRefused as refusal:
-        _remember(_kind(request, q, k, v), str(refusal))
+        REFUSED.add(_kind(request, q, k, v), refusal)
         raise
     return out[:, :, :n] if _maybe(queries.length > n) else out
 
@@ -188,10 +182,3 @@ def _kind(request: Request, q: Tensor, k: Tensor, v: Tensor) -> tuple[object, ..
         request.pattern, q.device, q.dtype, q.shape[1], q.shape[3], v.shape[3], request.valid is None, request.first is None,
         type(request.bias), request.dropout > 0, learning,
     )  # fmt: skip
-
-
-def _remember(kind: tuple[object, ...], why: str) -> None:
-    """Records a refusal, so that the kernel is not tried again; logs each reason once."""
-    if why not in _REFUSED.values():
-        log.warning("FlexAttention cannot compile a kernel, and another executor computes such attention: %s", why)
-    _REFUSED[kind] = why

@@ -10,6 +10,7 @@ compiles a kernel for each length, because its C++ code for dynamic lengths does
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,6 +21,8 @@ import torch
 from torch import Tensor
 
 from formers.core.devices import on_host
+
+log = logging.getLogger(__name__)
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch, head, query, key) -> whether the query may see the key. Indices are int32 scalars; tensors may be captured."""
@@ -49,6 +52,24 @@ KERNELS: dict[str, Kernel] = {}
 
 class KernelRefused(Exception):
     """torch cannot compile a kernel, or the device has no resources for it; another executor computes the request."""
+
+
+class RefusedKernels:
+    """The kernels that torch refused to compile, by all that they depend on, so that none is tried again."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[tuple[object, ...], str] = {}
+
+    def add(self, kind: tuple[object, ...], refusal: KernelRefused) -> None:
+        """Records a refusal; logs each reason once."""
+        why = f"torch refused to compile its kernel ({refusal})"
+        if why not in self.reasons.values():
+            log.warning("FlexAttention cannot compile a kernel, and another executor computes such attention: %s", refusal)
+        self.reasons[kind] = why
+
+    def why(self, kind: tuple[object, ...]) -> str | None:
+        """Why torch refused a kernel; None if it did not."""
+        return self.reasons.get(kind)
 
 
 def flex_attention(

@@ -152,12 +152,18 @@ def marks(pattern: Pattern, queries: Range, keys: Range, heads: int, device: tor
             found = marks(inner, queries, keys, heads, device, size)
             each |= {head: Marks(*(x[:, head if x.shape[1] > 1 else 0] for x in found)) for head in own}
         by_head = zip(*(each[head] for head in range(heads)), strict=True)
-        return Marks(*(torch.stack(torch.broadcast_tensors(*x), dim=1) for x in by_head))
+        return Marks(*(torch.stack(_same_batch(x), dim=1) for x in by_head))
     first, second = (marks(inner, queries, keys, heads, device, size) for inner in inner_patterns(pattern))
     if isinstance(pattern, Union):
         return Marks(first.some | second.some, first.every | second.every)
     assert isinstance(pattern, Intersection)
     return first.within(second)
+
+
+def _same_batch(each: tuple[Tensor, ...]) -> list[Tensor]:
+    """Tensors (batch or 1, ...), expanded to one batch size."""
+    batch = max(len(x) for x in each)
+    return [x.expand(batch, -1, -1) for x in each]
 
 
 def _has_tables(pattern: Pattern) -> bool:
@@ -201,7 +207,7 @@ def _scan(pattern: Pattern, queries: Range, keys: Range, heads: int, device: tor
 _PATTERNS: HandleTable[Pattern] = HandleTable()
 
 
-@torch._dynamo.assume_constant_result
+@torch._dynamo.assume_constant_result  # type: ignore[misc]  # torch does not annotate it
 def _handle(pattern: Pattern) -> int:
     return _PATTERNS.number(pattern)
 

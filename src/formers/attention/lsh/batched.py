@@ -4,7 +4,7 @@ o = sum_r exp(l_r - l) o_r        l = log sum_r exp(l_r)        over the rounds 
 
 The number of launches depends on neither batch, heads nor length, and nothing waits for the device: block lists are computed there. In
 the order of a round the keys of a query's bucket are contiguous, so that a block of queries sees one interval of key blocks, whose ends
-never fall. Dropout is exact, by a second call over the kept pairs: o_r = o_kept exp(l_kept - l_r) / (1 - rate).
+never fall. Dropout is exact, by a second call over the kept pairs: see executors/flex_dropout.py.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from formers.attention.executors import flex_dropout
 from formers.attention.executors.flex_kernel import MaskMod, flex_attention
-from formers.attention.executors.keyed_dropout import dropout_seeds, keep_mask
+from formers.attention.executors.flex_masks import number
 from formers.attention.executors.tiles import wide
 from formers.attention.lsh.hashing import Hashed
-from formers.attention.lsh.ranks import Ranked, captured, joined_chunks, ranked
+from formers.attention.lsh.ranks import Ranked, joined_chunks, ranked
 from formers.attention.lsh.reference import Rules
 from formers.attention.shared_qk import unit_keys
 
@@ -39,12 +40,10 @@ def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, rea
         lists, n = block_lists(tokens, rules), queries.shape[2]
         out, lse = flex_attention(queries, keys, values, block_mask(lists, tokens.seen, n), scale)
         if dropout:
-            seeds = captured(dropout_seeds(queries.shape[0], queries.shape[1], n, q.device))
-            kept = block_mask(lists, _kept(tokens.seen, seeds, dropout), n)
-            out, kept_lse = flex_attention(queries, keys, values, kept, scale)
-            # A query without keys has log-sums of minus infinity in both calls: their difference must not be NaN.
-            ratio = (kept_lse - lse.masked_fill(lse == float("-inf"), 0.0)).exp() / (1.0 - dropout)
-            out = out.to(ratio.dtype) * ratio[..., None]
+            seeds = flex_dropout.draw_seeds(queries.shape[0], queries.shape[1], n, q.device)
+            kept = flex_dropout.kept(tokens.seen, seeds, number("threshold", flex_dropout.threshold(dropout), q.device))
+            some, log_kept = flex_attention(queries, keys, values, block_mask(lists, kept, n), scale)
+            out = flex_dropout.combined(some.to(lse.dtype), log_kept, lse, dropout)
         return merged(out[..., : v.shape[3]], lse, tokens, rules, v, dropout)
 
 
@@ -70,15 +69,6 @@ def merged(out: Tensor, lse: Tensor, tokens: Ranked, rules: Rules, v: Tensor, dr
         return y.to(v.dtype)
     alone = v * torch.dropout(torch.ones_like(v[..., :1]), dropout, train=True) if dropout else v
     return torch.where(none[:, :, 0], alone.to(y.dtype), y).to(v.dtype)
-
-
-def _kept(seen: MaskMod, seeds: Tensor, rate: float) -> MaskMod:
-    """The pairs that count and that dropout keeps."""
-
-    def kept(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return seen(batch, head, query, key) & keep_mask(seeds, batch, head, query, key, rate)
-
-    return kept
 
 
 class BlockLists(NamedTuple):

@@ -24,6 +24,7 @@ from typing_extensions import Self
 
 from formers.attention.attend import Choice, Verdict
 from formers.attention.executors import dense
+from formers.attention.executors.flex_kernel import KernelRefused
 from formers.attention.lsh import batched, chunked
 from formers.attention.lsh.batched import keys_of
 from formers.attention.lsh.decisions import decide_once
@@ -41,7 +42,7 @@ from formers.attention.lsh.hashing import (
     rotations,
 )
 from formers.attention.lsh.kernel import RULES, attend
-from formers.attention.lsh.paths import choose, explained, verdicts, warn_of_memory
+from formers.attention.lsh.paths import choose, explained, refuse, verdicts, warn_of_memory
 from formers.attention.lsh.reference import Rules, pair_counts, term, visible_pairs
 from formers.attention.multihead import ELSEWHERE, EVERYTHING, Attention, real
 from formers.attention.request import Request
@@ -193,21 +194,29 @@ class LSHAttention(SharedHeads):
         path = choose(q, rules, self.rounds)
         if context.watch is not None:
             self.record(context.watch, q, hashed, context, step, path)
-        rate = self.dropout if self.training else 0.0
-        if path.name == "dense":
-            y = self.dense_attention(q, v, hashed, context, step)
-        elif path.name == "sdpa":
-            y = self.masked(q, v, hashed, context, rules)
-        elif path.name == "hashed":
-            y = attend(q, v, hashed, self.numbers[step], self.scale, context.valid, rate)
-        else:
-            run = batched.attend if path.name == "flex" else chunked.attend
-            y = run(q, v, hashed, rules, self.scale, context.valid, rate)
+        y = self.attend_found(path.name, q, v, hashed, context, step)
         if not context.keep:
             return self.merge(y), None
         where = real(context.positions, context.valid)
         marks = KVCache(hashed.buckets.transpose(2, 3), v.detach()[..., :0], where)
         return self.merge(y), LSHCache.of(KVCache(self.keys(q), v, where).detach(), marks, math.prod(self.factors), hashed.order)
+
+    def attend_found(self, path: str, q: Tensor, v: Tensor, hashed: Hashed, context: Context, step: int) -> Tensor:
+        """Attention (batch, heads, n, value_dim) over the keys found by hashing, by one of the implementations of paths.py."""
+        rules, rate = self.rules[step], self.dropout if self.training else 0.0
+        if path == "dense":
+            return self.dense_attention(q, v, hashed, context, step)
+        if path == "sdpa":
+            return self.masked(q, v, hashed, context, rules)
+        if path == "hashed":
+            return attend(q, v, hashed, self.numbers[step], self.scale, context.valid, rate)
+        if path == "chunked":
+            return chunked.attend(q, v, hashed, rules, self.scale, context.valid, rate)
+        try:
+            return batched.attend(q, v, hashed, rules, self.scale, context.valid, rate)
+        except KernelRefused as refusal:  # another implementation runs from now on
+            refuse(q, rules, self.rounds, refusal)
+            return self.attend_found(choose(q, rules, self.rounds).name, q, v, hashed, context, step)
 
     def keys(self, q: Tensor) -> Tensor:
         """The keys of queries."""

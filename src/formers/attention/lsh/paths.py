@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from formers.attention.attend import Choice, Verdict
-from formers.attention.executors.flex_kernel import KERNELS
+from formers.attention.executors.flex_kernel import KERNELS, KernelRefused, RefusedKernels
 from formers.attention.lsh.reference import Rules
 from formers.core.devices import capabilities, on_host
 
@@ -31,6 +31,8 @@ PATHS = {
     "dense": "the equation, with the full matrix of weights",
 }
 """The implementations, in the order in which they are tried, and what they do."""
+REFUSED = RefusedKernels()
+"""The refused kernels, by `_kind`."""
 COUNTED_ONCE = "chunks continue in other rounds and a key counts once, which needs all pairs"
 
 
@@ -100,4 +102,14 @@ def _no_flex(q: Tensor, rules: Rules, rounds: int) -> str | None:
         return f"FlexAttention has no kernel for {str(q.dtype).removeprefix('torch.')}"
     if rules.across_buckets and rules.wrap == "rounds" and 1 + rules.look_back + rules.look_ahead > rounds:
         return "a window of more chunks than rounds may contain a key several times in a short row"
-    return None
+    return None if torch.compiler.is_compiling() else REFUSED.why(_kind(q, rules, rounds))
+
+
+def refuse(q: Tensor, rules: Rules, rounds: int, refusal: KernelRefused) -> None:
+    """Records that torch cannot compile the kernel of FlexAttention for such queries."""
+    REFUSED.add(_kind(q, rules, rounds), refusal)
+
+
+def _kind(q: Tensor, rules: Rules, rounds: int) -> tuple[object, ...]:
+    """All that a kernel depends on: not the batch, and not the length."""
+    return rules, rounds, q.device, q.dtype, q.shape[1], q.shape[3], torch.is_grad_enabled() and q.requires_grad

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from formers.attention.executors.flex_kernel import MaskMod
+from formers.attention.executors.flex_kernel import MaskMod, dynamic
 from formers.attention.lsh.hashing import Hashed
 from formers.attention.lsh.reference import Rules
 from formers.attention.lsh.schedule import NEVER, sort_by_bucket
@@ -77,9 +77,7 @@ def ranked(hashed: Hashed, rules: Rules, real: Tensor | None, multiple: int) -> 
 
 def captured(x: Tensor) -> Tensor:
     """x (batch, ...) or (batch, ..., ranks) itself, marked so that a kernel that captures it is compiled once for all sizes of these."""
-    if not torch.compiler.is_compiling():
-        torch._dynamo.maybe_mark_dynamic(x, [0] if x.dim() == 1 else [0, x.dim() - 1])
-    return x
+    return dynamic(x, 0) if x.dim() == 1 else dynamic(x, 0, x.dim() - 1)
 
 
 class _Sorted(NamedTuple):
