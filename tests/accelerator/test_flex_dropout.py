@@ -56,7 +56,7 @@ def test_dropout(pattern: Pattern, n: int) -> None:
         equals_the_equation(Request(pattern, where, where, 2, 0.3, mask, dropout=RATE), inputs(2, n, batch=3), [])
 
 
-@pytest.mark.parametrize("kernel", [None, CompiledKernel("eager")], ids=["equation", "torch"])
+@pytest.mark.parametrize("kernel", [None, CompiledKernel("eager"), CompiledKernel("aot_eager")], ids=["equation", "torch", "both passes"])
 def test_dropout_with_a_term_by_distance(kernel: Kernel | None) -> None:
     queries, keys = Range(6, BLOCK + 3), Range(0, BLOCK + 9)
     term_q, table = (torch.randn(2, 2, s, WIDTH, dtype=torch.float64, requires_grad=True) for s in (queries.length, 9))

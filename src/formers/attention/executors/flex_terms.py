@@ -17,6 +17,7 @@ from formers.attention.executors.flex_kernel import MaskMod, ScoreMod, dynamic
 from formers.attention.executors.flex_lists import Band
 from formers.attention.executors.flex_masks import number
 from formers.attention.executors.tiles import wide
+from formers.core.precision import without_autocast
 from formers.score import ByDistance
 
 
@@ -36,20 +37,14 @@ def by_distance(term: ByDistance) -> Tensor:
     """p (batch, heads, queries, fore + reach), from the furthest key ahead to the furthest back, in at least float32."""
     # Half precision is converted before the product: gradients of p are added in its dtype, and few devices add half precision atomically.
     term = term.to(wide(term.q.dtype))
-    batch, heads, n, width = term.q.shape
-    table, level, fore = term.table, term.level, 0
+    table, level = term.table, term.level
     if term.ahead is not None:
-        table, fore = torch.cat([term.ahead.flip(1), table], dim=1), term.ahead.shape[1]
-        level = None if level is None else F.pad(level, (fore, 0))
-    table = table.expand(heads, -1, -1)
-    if level is None or level.shape[0] == level.shape[2] == 1:
-        # The rows of a head together: one product whose gradient of the table is summed over the batch.
-        rows = term.q.transpose(0, 1).reshape(heads, batch * n, width)
-        p = torch.bmm(rows, table.mT) if level is None else torch.baddbmm(level[0], rows, table.mT)
-        return p.view(heads, batch, n, -1).transpose(0, 1)
-    table = table.expand(batch, -1, -1, -1).reshape(batch * heads, -1, width)
-    level = level.expand(batch, heads, n, -1).reshape(batch * heads, n, -1)
-    return torch.baddbmm(level, term.q.reshape(batch * heads, n, width), table.mT).view(batch, heads, n, -1)
+        table = torch.cat([term.ahead.flip(1), table], dim=1)
+        level = None if level is None else F.pad(level, (term.ahead.shape[1], 0))
+    with without_autocast(term.q):
+        p = term.q @ table.mT
+    # In place, and p is no view: a compiled FlexAttention gives captured views no gradient (torch 2.13).
+    return p if level is None else p.add_(level)
 
 
 def added(p: Tensor, offset: Tensor, fore: Tensor, last: Tensor, last_query: Tensor) -> ScoreMod:
