@@ -12,7 +12,7 @@ from torch import Tensor
 from contracts.attention_cases import attempt
 from contracts.specimens import SPECIMENS, Specimen, Subject, subject
 from formers.attention import EXECUTORS
-from formers.attention.executors import flex
+from formers.attention.executors import flex, flex_kernel
 from formers.heads import Classify
 from formers.inputs import Features
 from formers.memory import NoMemory
@@ -27,9 +27,7 @@ N = 13
 @pytest.fixture
 def eager_flex(monkeypatch: pytest.MonkeyPatch) -> None:
     """FlexAttention without a compiled kernel: the same operator over the full matrix, in a fraction of the time."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    monkeypatch.setattr(flex, "_compiled", lambda: flex_attention)
+    monkeypatch.setattr(flex_kernel, "compiled", flex_kernel.CompiledKernel("eager"))
 
 
 def outcome(how: str, inputs: list[Tensor], mask: Tensor, fill: float, pattern: Pattern, learns: bool) -> tuple[Tensor, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from contracts.specimens import patterns
-from formers.patterns import Pattern, text
+from formers.patterns import Local, Pattern, text
 from formers.patterns.text import pattern_of, pattern_text
 from helpers import sweep
 
@@ -18,15 +18,13 @@ def test_a_text_is_read_back(pattern: Pattern, monkeypatch: Any) -> None:
     assert pattern_of(found) == pattern
 
 
-def test_classes_with_the_same_name_have_different_texts() -> None:
-    def made(span: int) -> Pattern:
-        class Repeated(Pattern):
-            def allows(self, i: Any, j: Any, head: Any = 0) -> Any:
-                return (j >= 0) & (i - j < span)
-
-        return Repeated()
-
-    one, other = made(2), made(3)
+def test_different_patterns_with_the_same_json_have_different_texts(monkeypatch: Any) -> None:
+    """As of two classes with one name, which a notebook defines twice."""
+    one, other = Local(window=2), Local(window=3)
+    monkeypatch.setattr(text, "_KNOWN", {})
+    pattern_text.cache_clear()
+    monkeypatch.setattr(Pattern, "model_dump_json", lambda self: "{}")
     assert pattern_text(one) != pattern_text(other)
     assert pattern_of(pattern_text(one)) is one
     assert pattern_of(pattern_text(other)) is other
+    pattern_text.cache_clear()

@@ -79,11 +79,6 @@ class Attention(Slot):
         return False
 
     @property
-    def unrolled(self) -> bool:
-        """Whether it is a loop over the tokens, which torch.compile unrolls: each length is then a graph."""
-        return any(kind.unrolled for kind in self.kinds if kind is not self)
-
-    @property
     def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         """The classes of patterns that it supports."""
         return (Pattern,)

@@ -67,10 +67,6 @@ class Pondering(Attention):
         return True
 
     @property
-    def unrolled(self) -> bool:
-        return True
-
-    @property
     def ponders(self) -> int | None:
         return None if self.act == "none" else self.steps
 

@@ -57,10 +57,6 @@ class Aligned(Attention):
         return True
 
     @property
-    def unrolled(self) -> bool:
-        return True
-
-    @property
     def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         return (Causal,)
 

@@ -42,10 +42,6 @@ class Recurrent(Attention):
         return True
 
     @property
-    def unrolled(self) -> bool:
-        return True
-
-    @property
     def allowed_patterns(self) -> tuple[type[Pattern], ...]:
         return (Full,) if self.direction == "both" else (Causal,)
 

@@ -43,11 +43,11 @@ def check_executors(
     right: dict[tuple[str, str], list[Tensor]] = {}
     with warnings.catch_warnings(), float32_products(False, there):
         warnings.simplefilter("ignore")  # warnings of torch's own kernels do not count
-        checks = [Check(name, EXECUTORS[name], there, thorough, right) for name in (EXECUTORS if names is None else names)]
+        checks = [ExecutorCheck(name, EXECUTORS[name], there, thorough, right) for name in (EXECUTORS if names is None else names)]
         return [check.verdict(cases, wanted, tick) for check in checks]
 
 
-class Check:
+class ExecutorCheck:
     """The check of one executor on one device."""
 
     def __init__(
