@@ -2,7 +2,7 @@
 
     python tools/same_speed.py CHECKOUT [BENCH ...]
 
-Both run alternately as processes, each bench so many times; the ratio is that of the shortest times. Exit code 1 if one is above LIMIT.
+Both run alternately as processes, TIMES times with few rounds; the ratio is that of the shortest times. Exit code 1 if one is above LIMIT.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from typing import Any
 HERE = Path(__file__).parent.parent
 LIMIT = 1.05
 TIMES = 3
+ROUNDS = 3
+"""Rounds of a bench in each process."""
 BENCHES = ("train", "decode", "attention", "linformer", "span", "recurrence", "recurrent", "pondering", "lsh", "evaluation", "images")
 
 
 def figures(checkout: Path, bench: str) -> dict[str, float]:
     """The times in seconds that a bench measures with the code of a checkout."""
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "formers", "bench", bench, "--json"]
+    command = [sys.executable, "-m", "formers", "bench", bench, "--rounds", str(ROUNDS), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=checkout)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} in {checkout} failed: {done.stderr.strip()[-400:]}")

@@ -12,7 +12,7 @@ from torch import Tensor
 from accelerator.flex_equation import equation
 from formers.attention import LSH
 from formers.attention.executors.flex_kernel import ScoreMod, use_kernel
-from formers.attention.lsh import batched, ranks
+from formers.attention.lsh import batched
 from formers.attention.lsh.hashing import hashes, in_order, rotations
 from formers.attention.lsh.reference import Rules
 from formers.core import Context, Range, Sizes
@@ -25,12 +25,10 @@ from helpers import close, sweep
 @pytest.mark.slow
 @pytest.mark.skipif(compiler() is None, reason="torch needs a C++ compiler for its CPU kernel")
 @torch.no_grad()
-def test_torchs_own_kernel_computes_the_equation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_own_kernel_computes_the_equation() -> None:
     """On a CPU torch's kernel has neither gradients nor log-sums, and one kernel per length: the log-sums are those of the equation."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    for module in (ranks, batched):
-        monkeypatch.setattr(module, "captured", lambda x: x)
     compiled: Any = torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, block_mask: Any, scale: float, score_mod: ScoreMod | None) -> tuple[Tensor, Tensor]:
