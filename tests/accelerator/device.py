@@ -1,4 +1,4 @@
-"""The test device: an accelerator that is not there, to find what no CPU test can.
+"""The test device: an accelerator that exists in tests only, to find errors that no test on a CPU finds.
 
 Its tensors report another device, `testgpu:0`, and hold CPU tensors. As on a GPU, an operation that mixes them with CPU tensors raises.
 Every operation is counted as a kernel launch, every read of a value by the host as a wait, and every copy from the host as a copy, by
@@ -58,7 +58,7 @@ FUSED = {
 
 
 class Counts:
-    """What the device was asked to do, by source line of the library."""
+    """Launches, waits and copies, by source line of the library."""
 
     def __init__(self) -> None:
         self.launched: Counter[str] = Counter()
@@ -105,7 +105,7 @@ DEVICE = _Device()
 
 
 class _Module(_DummyBackendModule):
-    """torch.testgpu: what torch asks the module of a device."""
+    """The module torch.testgpu, with the functions that torch calls."""
 
     def is_available(self) -> bool:
         return DEVICE.on
@@ -338,7 +338,7 @@ class _Kernel(torch.autograd.Function):
             _count(DEVICE.counts.launched, f"{ctx.name} backward")
         now = torch.get_rng_state()
         captured, change = ctx.tensors[ctx.count :], _inner if ctx.inside else _same
-        # A kernel does not know of autocast, which is on where a reversible stack computes forward passes again.
+        # Autocast does not apply inside a kernel; it is on if a reversible stack recomputes forward passes here.
         with uncounted(), torch.enable_grad(), torch.autocast(NAME, enabled=False):
             torch.set_rng_state(ctx.draws)
             own = [change(x).detach().requires_grad_(x.is_floating_point()) for x in ctx.tensors[: ctx.count]]

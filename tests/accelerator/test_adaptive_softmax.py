@@ -48,7 +48,7 @@ def test_it_equals_the_path_of_the_host(options: dict[str, Any], monkeypatch: py
         close(one, other)
 
 
-def test_it_waits_for_nothing_also_where_a_cluster_is_empty() -> None:
+def test_it_never_waits_also_with_an_empty_cluster() -> None:
     model, tokens = model_of(LOOSE).float(), torch.randint(4, (2, 9))
     with use_test_device() as counts:
         model.to(NAME)

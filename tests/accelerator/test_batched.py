@@ -218,11 +218,11 @@ def test_tables_of_inference_mode_are_used_in_training() -> None:
     equals_dense(qkv, pattern)
 
 
-def test_rows_of_different_lengths_are_for_sdpa() -> None:
+def test_sdpa_computes_rows_of_different_lengths() -> None:
     qkv, mask = inputs(40, 2), torch.arange(40) < torch.tensor([[40], [30]])
     pattern = BigBird(block=4)
     assert attempt("blocked", *qkv, pattern, mask=mask) is None
-    said = formers.attention.explain(*qkv, pattern, mask=mask)
-    assert "not blocked, because rows have different lengths, and the pattern depends on the length" in said
-    assert said.startswith("sdpa")
+    explained = formers.attention.explain(*qkv, pattern, mask=mask)
+    assert "not blocked, because rows have different lengths, and the pattern depends on the length" in explained
+    assert explained.startswith("sdpa")
     assert attempt("blocked", *qkv, Local(window=3), queries=gaps(2, 40)) is None

@@ -122,7 +122,7 @@ def test_a_custom_operation_is_refused() -> None:
             operation(x, x, x, None, None, pattern_text(formers.patterns.Causal()), 1.0, 0.0)
 
 
-def test_it_is_there_only_inside_its_context() -> None:
+def test_it_exists_only_inside_its_context() -> None:
     with use_test_device():
         assert torch.accelerator.is_available()
     assert not torch.accelerator.is_available()

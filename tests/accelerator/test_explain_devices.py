@@ -1,4 +1,4 @@
-"""`formers explain --device`: the executors of a device that is not here are those that run on it."""
+"""`formers explain --device`: the executors of a device that is not present are those that run on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from formers.core import Range, Watch
 from formers.inspect import explain_facts, subject
 from formers.inspect.measure.costs import Costs
 from formers.inspect.measure.doctor.choices import runs_on
-from formers.inspect.measure.elsewhere import as_on, layers_on
+from formers.inspect.measure.other_devices import as_on, layers_on
 from formers.patterns import BigBird, Causal, Full, Local, Pattern
 from formers.score import ByDistance
 from helpers import refused, sweep
@@ -39,18 +39,18 @@ def running(layers: Any) -> dict[str, dict[int, str]]:
 
 
 @sweep(("member", "flex"), [(member, flex) for member in OPTIONS for flex in (True, False)])
-def test_what_is_foretold_is_what_runs(member: str, flex: bool) -> None:
+def test_explained_executors_are_those_that_run(member: str, flex: bool) -> None:
     spec = formers.spec(member, vocab=31, dropout=0.0, **SIZES, **OPTIONS[member])
-    told = Costs(spec, batch=2).forward(LENGTH)
+    costs = Costs(spec, batch=2).forward(LENGTH)
     with use_test_device(flex=flex):
-        foretold = running(layers_on(told, NAME, training=False))
+        explained = running(layers_on(costs, NAME, training=False))
         watch = Watch(only="executors")
         with torch.no_grad():
             formers.build(spec).eval().to(NAME)(torch.zeros(2, LENGTH, dtype=torch.long, device=NAME), watch=watch)
-    assert foretold == running(watch.notes)
+    assert explained == running(watch.notes)
 
 
-def test_a_sparse_member_runs_flex_where_there_are_kernels_and_blocked_elsewhere() -> None:
+def test_a_sparse_member_runs_flex_on_cuda_and_blocked_on_cpu_and_mps() -> None:
     what = subject("sparse-transformer", options={"dim": 64, "heads": 2, "layers": 2, "length": 1024})
     facts = explain_facts(what, [1024], device="cuda:1")
     assert json.loads(json.dumps(facts)) == facts
@@ -103,7 +103,7 @@ def asked(pattern: Pattern, n: int = 4096, width: int = 64, padded: bool = False
     return [found[0], found[1], found[3]]
 
 
-def test_the_table_of_the_page_is_so() -> None:
+def test_the_table_of_executors_in_the_documents_is_correct() -> None:
     window = Local(window=64)
     rows = {
         "full or causal attention": [asked(Full()), asked(Causal())],

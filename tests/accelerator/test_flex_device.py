@@ -139,7 +139,7 @@ def big() -> tuple[Request, Tensor, Tensor, Tensor]:
 
 
 def test_the_choice_depends_on_what_a_device_can_do() -> None:
-    """The same shapes on the same device are chosen again if its capabilities are others."""
+    """Another executor may be chosen for the same shapes if the capabilities of the device change."""
     signatures = []
     for flex_too in (True, False):
         with use_test_device(flex=flex_too):

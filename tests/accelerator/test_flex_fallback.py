@@ -54,7 +54,7 @@ def test_another_executor_computes_it_with_one_notice(caplog: pytest.LogCaptureF
     assert "No valid triton configs" in notices[0].getMessage()
 
 
-def test_by_name_the_refusal_is_said() -> None:
+def test_a_refused_kernel_raises_if_it_is_requested_by_name() -> None:
     qkv = inputs(2, N)
     with forced(CompiledKernel(Refusing())), refused("how='flex'", "torch refused to compile its kernel"):
         formers.attend(*qkv, Strided(stride=7), "flex")

@@ -125,7 +125,7 @@ def test_layers_of_bigbird_share_their_graphs() -> None:
 
 
 def test_segments_with_a_memory_and_a_term_share_their_graphs() -> None:
-    """Offsets, the number of distances and the length of the memory are open, too; dropout has a second mask."""
+    """Offsets, the number of distances and the length of the memory are dynamic, too; dropout has a second mask."""
     with counted() as backend:
         for start, n, m in ((0, 64, 64), (64, 64, 128), (128, 64, 150), (192, 70, 150), (262, 64, 160), (326, 33, 100)):
             queries, keys = Range(start, n), Range(start + n - m, m)

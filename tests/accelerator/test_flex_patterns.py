@@ -149,7 +149,7 @@ def test_an_unknown_pattern_that_depends_on_the_length_is_declined(monkeypatch: 
 
 
 @pytest.mark.parametrize("heads", [2, 4])
-def test_uneven_rows_are_read_by_no_host(heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_different_lengths_need_no_wait(heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lists and tables of rows of different lengths have a batch dimension, and their values are not read."""
     n = 4 * BLOCK
     mask = torch.arange(n) < torch.tensor([[n], [9], [0]])

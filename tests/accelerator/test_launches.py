@@ -26,7 +26,7 @@ BUDGETS: list[tuple[str, dict[str, Any], int]] = [
 
 
 def counted(member: str, options: dict[str, Any], rows: int, padded: bool = False) -> Counts:
-    """What a forward and a backward pass of a model ask of the device."""
+    """The launches, waits and copies of a forward and a backward pass of a model."""
     model = formers.create(member, **SIZES, **options)
     tokens = torch.randint(11, (rows, 24))
     mask = torch.arange(24) < torch.randint(4, 24, (rows, 1)) if padded else None

@@ -97,7 +97,7 @@ def test_training_and_resuming_equal_one_run_and_nearly_the_cpu(text: Path, tmp_
     assert here.results["loss"] == pytest.approx(whole.results["loss"], abs=1e-5)
 
 
-def test_the_thread_makes_the_batches_and_ends_also_with_an_error(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_makes_the_batches_and_ends_after_an_error(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     drawn = Trainer.host_batches
 
@@ -139,7 +139,7 @@ def test_ids_are_checked_before_the_copy(text: Path, monkeypatch: pytest.MonkeyP
             evaluate(loop.model, task.batches, task.tokenizer, 4, 1)
 
 
-def test_a_plain_forward_reads_ids_only_where_debugging_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_forward_reads_ids_only_with_the_debug_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     model = formers.create("decoder", vocab=11, **SIZES)
     tokens = torch.randint(11, (2, 8))
     with use_test_device() as counts:
@@ -157,7 +157,7 @@ def test_a_plain_forward_reads_ids_only_where_debugging_is_asked_for(monkeypatch
                 model(**given)
 
 
-def test_resume_keeps_the_device_or_says_that_it_is_gone(text: Path, tmp_path: Path) -> None:
+def test_resume_keeps_the_device_and_refuses_if_it_is_absent(text: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with use_test_device():
         formers.train("decoder", text, run, steps=1, **TINY)
@@ -172,7 +172,7 @@ def test_resume_keeps_the_device_or_says_that_it_is_gone(text: Path, tmp_path: P
 
 
 @sweep("name", ["cuda:1", "mps", "meta", "toaster", "cuda:x", ""])
-def test_a_device_that_is_not_there_is_refused(name: str) -> None:
+def test_an_absent_device_is_refused(name: str) -> None:
     with refused(f"device={name!r}", "use cpu, or auto"):
         pick_device(name)
 

@@ -185,7 +185,7 @@ def test_explain_names_the_path_of_the_device() -> None:
             assert [v.name for v in watch.notes["attention executors"][0] if v.runs] == [name]
 
 
-def test_quadratic_memory_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_quadratic_memory_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     paths._warn.cache_clear()
     with use_test_device(flex=False):
         layer = sublayer(LSH(**SMALL)).to(NAME).eval()

@@ -57,7 +57,7 @@ def test_statistics_of_both_passes_are_float32(specimen: Specimen) -> None:
     check_statistics(specimen, torch.bfloat16)
 
 
-def test_a_rounded_statistic_is_found() -> None:
+def test_a_statistic_in_half_precision_is_detected() -> None:
     with use_test_device(), Rounded() as rounded:
         torch.ones(2, 2, dtype=torch.bfloat16, device=NAME).softmax(dim=1)
     assert rounded.found == {"aten::_softmax"}

@@ -41,8 +41,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "causal_members", lambda: ["decoder"])
 
 
-def spoil_sdpa(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
-    """The fused kernel of the test device is wrong by a factor."""
+def scale_sdpa(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """Multiplies the output of the fused kernel of the test device by a factor."""
     right = sdpa.scaled_dot_product_attention
 
     def wrong(q: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -70,7 +70,7 @@ def test_a_training_step_agrees_on_the_test_device(precision: str) -> None:
 
 
 def test_a_wrong_kernel_is_found_by_executors_training_and_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil_sdpa(monkeypatch, 1.01)
+    scale_sdpa(monkeypatch, 1.01)
     with use_test_device():
         (verdict,) = check_executors(PLACE, precisions=["float32"], names=["sdpa"])
         trained = members.check_training("decoder", "float32", there(), {})
@@ -94,7 +94,7 @@ def test_a_wrong_flex_kernel_is_named() -> None:
 
 
 def test_other_tokens_and_another_model_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil_sdpa(monkeypatch, -1.0)
+    scale_sdpa(monkeypatch, -1.0)
     with use_test_device():
         found = members.check_generation("decoder", there())
     assert found["status"] == "wrong"
@@ -137,13 +137,13 @@ def test_a_device_without_float64_skips_it_and_says_so() -> None:
 
 
 def test_the_report_has_every_check_and_is_ready_for_json(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[int, int, str]] = []
+    progress: list[tuple[int, int, str]] = []
     with use_test_device() as counts, only("sdpa"):
-        facts = self_test(NAME, lambda *now: told.append(now))
+        facts = self_test(NAME, lambda *step: progress.append(step))
         assert any(place.startswith("synchronize") for place in counts.waited), "times are read after the device has finished"
     assert facts["ok"], facts["wrong"]
     assert json.loads(json.dumps(facts, allow_nan=False)) == facts
-    assert [now[0] for now in told] == list(range(told[0][1]))
+    assert [step[0] for step in progress] == list(range(progress[0][1]))
     block = paste_block(facts)
     assert block.startswith("```text\nformers doctor --device testgpu:0\n")
     assert block.endswith("\n```")
@@ -163,7 +163,7 @@ def test_the_report_has_every_check_and_is_ready_for_json(few: None, monkeypatch
 
 
 def test_the_report_names_what_is_wrong(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil_sdpa(monkeypatch, 1.01)
+    scale_sdpa(monkeypatch, 1.01)
     with use_test_device(), only("sdpa"):
         facts = self_test(NAME)
     assert not facts["ok"]
@@ -187,7 +187,7 @@ def test_an_exception_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["wrong"] == "RuntimeError: no kernel image is available"
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_an_absent_device_is_refused() -> None:
     with refused("device='cuda' is not available"):
         self_test("cuda")
 

@@ -1,4 +1,4 @@
-"""`--device` of the verbs that compute: they run on the test device, and refuse a device that is not there with exit code 2."""
+"""`--device` of the verbs that compute: they run on the test device, and refuse an absent device with exit code 2."""
 
 from __future__ import annotations
 

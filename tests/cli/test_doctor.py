@@ -79,7 +79,7 @@ def facts_of_a_test(wrong):
 
 @pytest.mark.parametrize(("wrong", "code"), [([], 0), (["flex: Causal, float32: largest difference 1.0e+00 in values"], 1)])
 @pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_a_device_is_tested_and_ends_in_1_where_it_is_wrong(monkeypatch, wrong, code, flags):
+def test_a_failed_self_test_exits_with_1(monkeypatch, wrong, code, flags):
     asked = []
     monkeypatch.setattr(doctor, "self_test", lambda device, tick: asked.append(device) or facts_of_a_test(wrong))
     result = CliRunner().invoke(app, ["doctor", "--device", "cuda:0", *flags], catch_exceptions=False)
@@ -91,7 +91,7 @@ def test_a_device_is_tested_and_ends_in_1_where_it_is_wrong(monkeypatch, wrong, 
     assert result.stderr.splitlines() == [f"formers: {line}." for line in wrong]
 
 
-def test_a_device_that_is_not_there_ends_in_one_sentence():
+def test_an_absent_device_is_refused_in_one_sentence():
     for flags, words in (
         (["--device", "nowhere"], "device='nowhere' is not available"),
         (["--device", "cpu", "--env", "x"], "give one of them"),

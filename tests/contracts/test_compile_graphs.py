@@ -178,7 +178,7 @@ def test_padded_rows_of_a_pattern_that_depends_on_the_length() -> None:
     assert graphs.operations[0] == 2
 
 
-def test_dropout_is_drawn_anew_in_every_call_of_a_graph() -> None:
+def test_every_call_of_a_graph_draws_new_dropout() -> None:
     model = formers.create("sparse-transformer", vocab=16, dim=16, heads=2, layers=1, length=1024, attention_dropout=0.5, dropout=0.0,
                            stride=32).train()  # fmt: skip
     graphs, x = Graphs(), torch.randint(16, (2, 640))
@@ -202,7 +202,7 @@ def test_models_that_differ_in_their_pattern_do_not_share_a_graph() -> None:
     assert graphs.operations == [1, 1]
 
 
-def test_members_with_a_loop_over_the_tokens_say_so() -> None:
-    said = {member: compile_limits(next(s for s in FIRST if s.member == member).spec) for member in formers.members()}
-    assert {member for member, why in said.items() if why is not None} == {"rnn", "act-rnn", "seq2seq"}
-    assert "recurrent layers of rnn" in str(said["rnn"])
+def test_members_with_a_loop_over_the_tokens_have_compile_limits() -> None:
+    limits = {member: compile_limits(next(s for s in FIRST if s.member == member).spec) for member in formers.members()}
+    assert {member for member, why in limits.items() if why is not None} == {"rnn", "act-rnn", "seq2seq"}
+    assert "recurrent layers of rnn" in str(limits["rnn"])

@@ -86,7 +86,7 @@ def test_rows_draw_from_numbers_of_their_own():
     assert ((first >= 0) & (first < 1)).all()
 
 
-def test_a_row_draws_the_same_numbers_whatever_the_other_rows():
+def test_random_numbers_of_a_row_do_not_depend_on_other_rows():
     draws = Draws([uniforms(i) for i in range(3)], torch.device("cpu"))
     steps = [draws.next() for _ in range(BLOCK - 2)]
     draws.select([2, 0])
@@ -111,7 +111,7 @@ def test_logits_that_are_no_numbers_are_reported(temperature):
 
 
 @sweep("temperature", [0.0, 1.0])
-def test_off_the_host_too(temperature):
+def test_logits_that_are_not_finite_are_reported_off_the_host(temperature):
     logits = torch.tensor([[0.0, 1.0], [0.0, float("nan")]])
     with assume_capabilities("cpu", Capabilities()), refused("not finite"):
         choose(logits, Options(temperature=temperature), torch.full((2, 1), 0.5))

@@ -105,7 +105,7 @@ def tensors(state: formers.State) -> list[torch.Tensor]:
 
 
 @torch.inference_mode()
-def test_a_reserved_buffer_is_the_entrys_own() -> None:
+def test_a_reserved_buffer_is_not_shared() -> None:
     for model in (model_of("decoder"), model_of("transformer-xl", memory=10)):
         state = model(torch.randint(11, (1, 12)), state=model.initial_state(1)).state
         for (old, *_), (new, *_) in zip(state.steps, reserve(state, model.spec, 5).steps, strict=True):

@@ -23,7 +23,7 @@ def test_it_follows_grad_scaler() -> None:
     assert ours.state_dict() == theirs.state_dict()
 
 
-def test_it_reads_what_grad_scaler_wrote_and_the_other_way_round() -> None:
+def test_states_load_in_grad_scaler_and_those_of_grad_scaler_load() -> None:
     ours, theirs = LossScale(enabled=True), torch.amp.GradScaler("cpu")
     written = {**theirs.state_dict(), "scale": 1024.0, "_growth_tracker": 7}
     ours.load_state_dict(written)
@@ -43,7 +43,7 @@ def test_scaling_and_unscaling_change_nothing_but_the_exponent() -> None:
     assert weight.grad.equal(wanted)
 
 
-def test_off_it_does_nothing() -> None:
+def test_disabled_it_does_nothing() -> None:
     scale, loss = LossScale(enabled=False), torch.tensor(2.0)
     assert scale.scaled(loss) is loss
     scale.update(finite=False)

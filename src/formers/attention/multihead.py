@@ -41,8 +41,8 @@ from formers.score import ByDistance
 from formers.score.base import ScoreModule
 
 EVERYTHING = Full()
-ELSEWHERE = "executors elsewhere"
-"""How the name of a note ends whose value is a function: move -> the status of every executor for tensors that `move` has replaced."""
+OTHER_DEVICES = "executors of other devices"
+"""The end of the name of a note whose value is a function: move -> the status of every executor for the tensors that `move` returns."""
 P = TypeVar("P", KVCache, HiddenMemory, KVCache | HiddenMemory)
 
 
@@ -164,7 +164,7 @@ class _Heads(nn.Module):
         watch.note(self.name, step, lambda: dense.weights(q, k, request))
         watch.note(f"{self.name} executor", step, lambda: explain_request(q, k, v, request))
         watch.note(f"{self.name} executors", step, lambda: survey(q, k, v, request))
-        watch.note(f"{self.name} {ELSEWHERE}", step, lambda: lambda move: survey(move(q), move(k), move(v), request))
+        watch.note(f"{self.name} {OTHER_DEVICES}", step, lambda: lambda move: survey(move(q), move(k), move(v), request))
 
     def request(
         self,

@@ -25,7 +25,9 @@ def explain(
     vocab: MemberVocab = None,
     length: Annotated[list[int] | None, typer.Option(help="A length to compute costs for; may be repeated; default 128 to 32,768.")] = None,
     batch: Annotated[int, typer.Option(help="How many rows are read at a time.")] = 1,
-    device: Annotated[str, typer.Option(help="Whose executors to explain: cpu, cuda, mps, xpu; it need not be here.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="The device whose executors are explained: cpu, cuda, mps, xpu; it need not be present.")
+    ] = "cpu",
     json: Json = False,
 ) -> None:
     """Explain MEMBER, or what a RUN trained: parts, executors and why not others, parameters, FLOPs and memory against length."""

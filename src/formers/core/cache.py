@@ -4,7 +4,7 @@ No module stores state. A cache and the caches appended from it share one growin
 used slot of the buffer, and copies otherwise. So two continuations of one state are independent, and appending a token does not copy the
 past.
 
-A call that generates text holds each state alone and uses it once. It reserves its buffers: they are allocated once for all of its tokens.
+A call that generates text uses each state once and does not return it. It reserves its buffers: they are allocated once for all tokens.
 If only the last tokens are kept, and the end of such a buffer is reached, they are moved to its beginning.
 """
 

@@ -6,7 +6,7 @@ a copy, byte by byte. This costs about 20 microseconds for 65,000 weights on a C
 done there.
 
 Weights do not change within one call of generation, evaluation or a rollout. These calls use `fixed_weights`, which skips the comparison.
-On other devices this is the only way to cache anything, also values that the host reads from weights.
+Off the host this is the only way to cache anything, also values that the host reads from weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks of values that cost a wait on an accelerator: token ids, classes and targets in a plain forward pass.
 
-On the host they are always made. On another device reading values waits for all work before it, so they are made only where the environment
-variable FORMERS_DEBUG is 1. `train`, `eval` and `generate` need no such setting: they check ids on the host, before the copy.
+On the host they are always made. Off the host reading a value is a wait, so they are made only if the environment variable FORMERS_DEBUG
+is 1. `train`, `eval` and `generate` need no such setting: they check ids on the host, before the copy.
 """
 
 from __future__ import annotations

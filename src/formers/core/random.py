@@ -39,7 +39,7 @@ def fresh_seed() -> int:
 
 
 def fresh_seeds(count: int) -> Tensor:
-    """Seeds (count,) drawn as by `fresh_seed`, on the CPU: torch.compile draws a tensor anew in each call of its graph, but no integer."""
+    """Seeds (count,) drawn as by `fresh_seed`, on the CPU: each call of a compiled graph draws a new tensor, but no new integer."""
     if torch.compiler.is_compiling():
         return torch.randint(1 << 62, (count,), device="cpu")
     return torch.tensor([fresh_seed() for _ in range(count)], dtype=torch.int64, device="cpu")

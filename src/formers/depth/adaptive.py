@@ -5,7 +5,7 @@ y = sum_t p^t s^t                weights and halting as in depth/halting.py, sep
 
 A halted token still provides keys and values at all later steps, from its last state. So a batch equals its rows, and a later token may
 take more steps than earlier ones. On the host, steps end when all tokens have halted, and evaluation does not compute halted tokens
-(model/skipping.py). Elsewhere both would wait for the device at every step: all steps are computed, with the same output.
+(model/skipping.py). Off the host both would be a wait at every step: all steps are computed, with the same output.
 
 `act="t2t"` is tensor2tensor's variant: the input of the halting unit is the state before the block, with positions added; halted tokens
 are still transformed and attended to, and the output is the interpolation E44.

@@ -115,12 +115,12 @@ class Correctness(NamedTuple):
 
 
 def correctness(model: Model, targets: Tensor, out: Output, end: int | None = None) -> Correctness:
-    """Which steps of a batch have a target, and which are right; targets of the host; `end` is the token that ends an answer."""
+    """Which steps of a batch have a target, and which are right; targets on the host; `end` is the token that ends an answer."""
     return _correctness(targets, to_host({"top": top_class(model, out, targets != IGNORED)})["top"], end)
 
 
 def row_results(model: Model, targets: Tensor, out: Output, end: int | None = None) -> list[RowResult]:
-    """The result of each row of a batch; targets of the host."""
+    """The result of each row of a batch; targets on the host."""
     return _rows(targets, to_host({"top": top_class(model, out, targets != IGNORED)})["top"], end)
 
 

@@ -73,7 +73,7 @@ class Metrics:
         self.sums: dict[str, float] = dict.fromkeys(("nats", "targets", "rows", *self.extra), 0.0)
 
     def update(self, targets: Tensor, out: Output) -> None:
-        """Adds the output of a forward pass for targets of the host; the host waits for the device once."""
+        """Adds the output of a forward pass for targets on the host; the host waits for the device once."""
         self.add(targets, to_host(self.figures(targets, out)))
 
     def figures(self, targets: Tensor, out: Output) -> dict[str, Tensor]:
@@ -336,7 +336,7 @@ def metrics_for(model: Model, batches: Batches, tokenizer: Tokenizer | None, par
 
 
 def top_class(model: Model, out: Output, counted: Tensor) -> Tensor:
-    """The most likely class (n,) of each of the n targets that are counted, a mask of the host; logits that the head left out are
+    """The most likely class (n,) of each of the n targets that are counted, a mask on the host; logits that the head left out are
     computed in chunks."""
     index = counted.flatten().nonzero().view(-1)
     if out.logits is not None:

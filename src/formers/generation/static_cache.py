@@ -3,7 +3,7 @@
 A layer that keeps all keys gets a slot for each token of the call. A layer that keeps the last m keys, by its pattern or its memory, gets
 at most 2 m + SLACK slots. When they are used up, the last m keys are moved to the beginning of the buffer.
 
-The states are never handed out: values that users hold are not overwritten.
+The states are never returned to users, so overwriting them changes no value that a user has.
 """
 
 from __future__ import annotations

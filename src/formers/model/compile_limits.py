@@ -1,4 +1,4 @@
-"""What torch.compile cannot do with a model: said where a compiled training begins."""
+"""Why torch.compile needs many graphs for a model: a warning at the start of a compiled training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def compile_limits(spec: Spec) -> str | None:
     stacks = (spec,) if spec.encoder is None else (spec, spec.encoder)
     if any(isinstance(kind, LOOPS) for stack in stacks for kind in stack.attention.kinds):
         return (
-            f"torch.compile unrolls the recurrent layers of {spec.name or 'this model'} over the tokens, so that every length of a row is "
-            "compiled anew and compiling takes long: leave --compile out"
+            f"torch.compile unrolls the recurrent layers of {spec.name or 'this model'} over the tokens, so that every length of a row "
+            "needs a graph and compiling takes long: leave --compile out"
         )
     return None

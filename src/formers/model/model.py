@@ -185,7 +185,7 @@ class Model(nn.Module):
         return packed.blank(x), Context(where, packed.valid, keep, watch=watch), packed
 
     def _full(self, x: Tensor) -> Tensor:
-        """Embedded rows in the dtype of the weights: autocast lowers those of a linear map, and the residual stream would stay so."""
+        """Embedded rows in the dtype of the weights, also under autocast: else the residual stream would be in half precision."""
         return x if x.dtype not in (torch.bfloat16, torch.float16) else x.to(next(self.parameters()).dtype)
 
     def given(self, tokens: Tensor | None, embeds: Tensor | None, names: str = "tokens and inputs_embeds") -> tuple[Tensor, Embeds | None]:

@@ -4,8 +4,8 @@ s_t = cell(x_t, s_{t-1})      y_t = h_t            the cells are in cells.py
 y_t = [h_t forward; h_t backward]                  direction "both" (Schuster and Paliwal, 1997): dim/2 each
 
 There is no output projection: with the residual Bare, a stack of these layers equals torch's module with several layers. Whole rows are
-one call of torch's kernel. Padded rows end, and the backward direction begins, at their last real token: on the host by packed rows, on
-other devices, where packing would wait for the lengths, by recurrent/padded.py.
+one call of torch's kernel. Padded rows end, and the backward direction begins, at their last real token: on the host by packed rows,
+off the host, where packing would wait for the lengths, by recurrent/padded.py.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def by_episode(weights: RecurrentWeights, x: Tensor, states: States, begins: Ten
     """The outputs of a cell for rows x (batch, length, dim) with episodes that begin where begins (batch, length) is True, with state 0.
 
     Every episode of every row becomes a separate row: the first continues the row's state, and the last returns the row's new state.
-    On other devices than the host this waits once, for `begins`: a loop over tokens would take longer.
+    Off the host this waits once, for `begins`: a loop over tokens would take longer.
     """
     batch, length = begins.shape
     if length == 1:

@@ -13,8 +13,8 @@ from formers.core.devices import capabilities
 def pick_device(name: str, local: int | None = None) -> torch.device:
     """The device of a name, such as cpu, cuda, cuda:1 or mps; auto takes an accelerator if there is one.
 
-    It becomes the current one of its type before anything is allocated: nothing is allocated on another. local: the local rank of one of
-    several processes, which has a device of its own.
+    It becomes the current device of its type before anything is allocated, so that nothing is allocated on another. local: the local rank
+    of one of several processes, each of which has its own device.
     """
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     try:
@@ -43,16 +43,16 @@ def _absent(name: object) -> str:
 
 def peak_device_memory(device: torch.device) -> int | None:
     """The most bytes that tensors on a device took since `reset_peak`; None on the host, or where torch does not count them."""
-    return None if capabilities(device).host else _asked(torch.accelerator.max_memory_allocated, device)
+    return None if capabilities(device).host else _if_counted(torch.accelerator.max_memory_allocated, device)
 
 
 def reset_peak(device: torch.device) -> None:
-    """Begins to count the peak memory of a device anew."""
+    """Resets the peak memory of a device."""
     if not capabilities(device).host:
-        _asked(torch.accelerator.reset_peak_memory_stats, device)
+        _if_counted(torch.accelerator.reset_peak_memory_stats, device)
 
 
-def _asked(function: Callable[[torch.device], int | None], device: torch.device) -> int | None:
+def _if_counted(function: Callable[[torch.device], int | None], device: torch.device) -> int | None:
     try:
         return function(device)
     except (RuntimeError, NotImplementedError):  # a device whose allocator keeps no statistics, such as MPS

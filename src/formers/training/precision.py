@@ -1,4 +1,4 @@
-"""What a precision asks of a device: float32 (with TF32 where it has it), bf16 by autocast, or fp16 with a scaled loss."""
+"""The precision of a training on a device: float32 (with TF32 where it has it), bf16 by autocast, or fp16 with a scaled loss."""
 
 from __future__ import annotations
 

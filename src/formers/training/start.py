@@ -237,12 +237,12 @@ def _ready(place: World, device: str, chosen: Settings, out: str | Path | None, 
 
 
 def _device_of(facts: dict[str, Any], place: World) -> str:
-    """The device of a stored run, such as cuda:1; of several processes only its type. Raises FormersError if it is not there."""
+    """The device of a stored run, such as cuda:1; of several processes only its type. Raises FormersError if it is not available."""
     name = facts["device"] if place.alone else facts["device"].partition(":")[0]
     try:
         pick_device(name, None if place.alone else place.local)
     except FormersError:
-        raise FormersError(f"the run was trained on {name}, which is not available: give --device, cpu or auto.") from None
+        raise FormersError(f"the run was trained on {name}, which is not available: give --device cpu or --device auto.") from None
     return str(name)
 
 

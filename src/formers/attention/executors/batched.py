@@ -93,7 +93,7 @@ def _tokens(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, plan: Batched
     if valid is not None:
         shut = valid.to(wide(q.dtype)).sub_(1.0).mul_(-SHUT)[:, None].expand(batch, heads, n).reshape(lead, plan.rows)
     k, v = (x.reshape(lead, plan.rows, x.shape[3]) for x in (k, v))
-    # Scaled before the product, whose largest elements float16 could not hold.
+    # Scaled before the product, which could otherwise overflow float16.
     return _Tokens(_padded((q * scale).reshape(lead, plan.rows, q.shape[3]), plan), k, v, shut)
 
 

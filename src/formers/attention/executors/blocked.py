@@ -47,7 +47,7 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
     if torch.compiler.is_compiling() and not on_host(q):
         return "under torch.compile the plan of an accelerator would be a constant for each length"
     if torch.compiler.is_compiling() and request.text is None:
-        return "torch.compile knows the patterns of models only"
+        return "under torch.compile only patterns of models are split into pieces"
     return None
 
 

@@ -1,6 +1,6 @@
 """The call of FlexAttention: one kernel, compiled by torch, for scores and masks that are functions of indices.
 
-`flex_attention` is the only place of the library that calls it. A device may register a kernel of its own: the test device registers one
+`flex_attention` is the only call of it in the library. A device may register a kernel of its own: the test device registers one
 that counts launches, and tests on the CPU one that computes the equation.
 
 Off the host a kernel is compiled once for all batch sizes and lengths: these dimensions are marked as dynamic, in q, k, v, the lists of
@@ -101,7 +101,7 @@ def use_kernel(device_type: str, kernel: Kernel) -> Iterator[None]:
 
 
 def dynamic(x: Tensor, *dims: int) -> Tensor:
-    """x itself, with dimensions whose size is left open when a kernel is compiled for it off the host."""
+    """x itself, with dimensions marked as dynamic for kernels that are compiled off the host."""
     if not torch.compiler.is_compiling() and not on_host(x):
         torch._dynamo.maybe_mark_dynamic(x, list(dims))
     return x

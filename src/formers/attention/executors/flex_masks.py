@@ -1,6 +1,6 @@
 """Mask functions for FlexAttention: a pattern as a function of (batch, head, query, key), with tensors captured instead of integers.
 
-Whatever changes between batches (offsets, lengths, padding, tables) is a captured tensor: a function with other tensors of the same ranks
+All that changes between batches (offsets, lengths, padding, tables) is a captured tensor: a function with other tensors of the same ranks
 needs no new kernel. The integers of a pattern are constants of its kernel. All arithmetic fits into int32, the type of a kernel's indices.
 BigBird, whose sets take long arithmetic in int64, is a table of blocks, computed outside the kernel, so that all layers share one kernel.
 """

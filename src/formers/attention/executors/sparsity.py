@@ -15,7 +15,7 @@ SHORTEST = 512
 LARGEST_SHARE = 0.4
 """Above this fraction of all pairs the fused kernel, which computes all of them, is as fast."""
 LONGEST = 4096
-"""The longest row for which torch.compile looks whether the pattern is sparse."""
+"""The longest row for which it is computed, under torch.compile, whether the pattern is sparse."""
 
 
 @torch.compiler.assume_constant_result  # type: ignore[misc]

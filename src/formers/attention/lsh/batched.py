@@ -2,9 +2,9 @@
 
 o = sum_r exp(l_r - l) o_r        l = log sum_r exp(l_r)        over the rounds r, merged as pieces in E23
 
-The number of launches depends on neither batch, heads nor length, and nothing waits for the device: block lists are computed there. In
+The number of launches depends on neither batch, heads nor length, and there is no wait: block lists are computed on the device. In
 the order of a round the keys of a query's bucket are contiguous, so that a block of queries sees one interval of key blocks, whose ends
-never fall. Dropout is exact, by a second call over the kept pairs: see executors/flex_dropout.py.
+are non-decreasing. Dropout is exact, by a second call over the kept pairs: see executors/flex_dropout.py.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ def _intervals(tokens: Ranked, rules: Rules) -> BlockLists:
     own = torch.arange(blocks, device=low.device, dtype=torch.int32).expand(*low.shape[:2], blocks).contiguous()
     first = low[..., ::BLOCK] // BLOCK  # every block begins with a token
     last = own if rules.causal else ((high[..., BLOCK - 1 :: BLOCK] - 1) // BLOCK).clamp(max=blocks - 1)
-    # Neither end ever falls, so that the blocks of queries that see a block of keys are an interval, too.
+    # Both ends are non-decreasing, so that the blocks of queries that see a block of keys are an interval, too.
     first_query = torch.searchsorted(last, own, out_int32=True)
     last_query = torch.searchsorted(first, own, right=True, out_int32=True) - 1
     return BlockLists(*_interval(first, last, blocks), *_interval(first_query, last_query, blocks))
 
 
 def _interval(first: Tensor, last: Tensor, blocks: int) -> tuple[Tensor, Tensor]:
-    """The number of blocks from first to last, and their indices, followed by others: torch wants room for all blocks."""
+    """The number of blocks from first to last, and their indices, followed by others: torch needs indices for all blocks."""
     following = torch.arange(blocks, device=first.device, dtype=torch.int32)
     return last - first + 1, (first[..., None] + following).clamp(max=blocks - 1)
 
@@ -129,7 +129,7 @@ def _wrapping_blocks(tokens: Ranked, rules: Rules) -> BlockLists:
     spread = (high - low)[:, :, None] + (high - low)[:, None, :]
     rest = least % count[:, None, None]
     near = ((rest <= width) | (rest + spread >= count[:, None, None]))[:, None]
-    return BlockLists(*_listed(near), *_listed(near.mT.contiguous()))  # kernels want contiguous lists
+    return BlockLists(*_listed(near), *_listed(near.mT.contiguous()))  # kernels need contiguous lists
 
 
 def _listed(marked: Tensor) -> tuple[Tensor, Tensor]:

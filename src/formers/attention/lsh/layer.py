@@ -44,7 +44,7 @@ from formers.attention.lsh.hashing import (
 from formers.attention.lsh.kernel import RULES, attend
 from formers.attention.lsh.paths import choose, explained, refuse, verdicts, warn_of_memory
 from formers.attention.lsh.reference import Rules, pair_counts, term, visible_pairs
-from formers.attention.multihead import ELSEWHERE, EVERYTHING, Attention, real
+from formers.attention.multihead import EVERYTHING, OTHER_DEVICES, Attention, real
 from formers.attention.request import Request
 from formers.attention.shared_qk import SharedHeads, unit_keys
 from formers.core import Context, FormersError, KVCache, Range, Sizes, Watch
@@ -187,7 +187,7 @@ class LSHAttention(SharedHeads):
             y, read = (attend_buckets if on_host(q) else attend_all)(q, held, rules, self.scale)
             if context.watch is not None:
                 context.watch.note("attention executors", step, lambda: _decodes(q))
-                context.watch.note(f"attention {ELSEWHERE}", step, lambda: lambda move: _decodes(move(q)))
+                context.watch.note(f"attention {OTHER_DEVICES}", step, lambda: lambda move: _decodes(move(q)))
                 context.watch.note("keys read", step, lambda: read)
             return self.merge(y), held.detach() if context.keep else None
         hashed = decide_once(context, "buckets", step, lambda: in_order(self.hash(q, drawn_by, context)))
@@ -228,7 +228,7 @@ class LSHAttention(SharedHeads):
         watch.note(self.name, step, lambda: dense.weights(q, self.keys(q), self.dense_request(q, hashed, context, step)))
         watch.note(f"{self.name} executor", step, lambda: explained(path))
         watch.note(f"{self.name} executors", step, lambda: verdicts(path))
-        watch.note(f"{self.name} {ELSEWHERE}", step, lambda: lambda move: verdicts(choose(move(q), self.rules[step], self.rounds)))
+        watch.note(f"{self.name} {OTHER_DEVICES}", step, lambda: lambda move: verdicts(choose(move(q), self.rules[step], self.rounds)))
 
     def check(self, past: LSHCache) -> None:
         """Raises FormersError for the state of a layer with other buckets or rounds."""

@@ -1,7 +1,7 @@
 """Which implementation of LSH attention runs, by the rules, the length and what the device can do.
 
-On the host: tiles, whose sizes depend on the bucket sizes. Elsewhere reading a size waits for the device, so that all rows, heads and
-rounds are computed at once: by FlexAttention, or by plain operations where it has no kernel.
+On the host: tiles, whose sizes depend on the bucket sizes. Off the host reading a size would be a wait, so all rows, heads and rounds are
+computed at once: by FlexAttention, or by plain operations where it has no kernel.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Ranked(NamedTuple):
     """(batch, heads, rounds, n) int64: the rank of each token."""
     low: Tensor
     high: Tensor
-    """(batch, heads, rounds, length) int32: the first rank in a query's bucket and reach, and the one after the last; both never fall.
+    """(batch, heads, rounds, length) int32: the first rank in a query's bucket and reach, and the one after the last; non-decreasing.
 
     After the last token they are 0 and NEVER.
     """

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from formers.attention import LSH, Attention
 from formers.attention.attend import Verdict
-from formers.attention.multihead import ELSEWHERE
+from formers.attention.multihead import OTHER_DEVICES
 from formers.core import FormersError, Sizes, State, Watch
 from formers.core.content import fixed_weights
 from formers.core.live import Live
@@ -38,9 +38,9 @@ ROWS, PAIRS = 256, 1 << 23
 
 Layers = Mapping[str, Mapping[int, tuple[Verdict, ...]]]
 """By kind of attention and depth step: what every executor has to do with it."""
-Elsewhere = Mapping[str, Mapping[int, Callable[[Callable[[Tensor], Tensor]], tuple[Verdict, ...]]]]
+OtherDevices = Mapping[str, Mapping[int, Callable[[Callable[[Tensor], Tensor]], tuple[Verdict, ...]]]]
 """The same as functions, of tensors that are moved to another device."""
-NOTED = ("executors", ELSEWHERE)
+NOTED = ("executors", OTHER_DEVICES)
 
 
 class PassCost(NamedTuple):
@@ -49,7 +49,7 @@ class PassCost(NamedTuple):
     flops: dict[str, int]
     kernels: tuple[str, ...]
     executors: Layers
-    elsewhere: Elsewhere
+    other_devices: OtherDevices
 
     @property
     def total(self) -> int:
@@ -212,10 +212,10 @@ def example(spec: Spec, batch: int, length: int) -> tuple[dict[str, Any], Tensor
     return inputs, torch.zeros(spec.head.target_shape(batch, length), dtype=torch.long)
 
 
-def _split(notes: Mapping[str, Mapping[int, Any]]) -> tuple[Layers, Elsewhere]:
+def _split(notes: Mapping[str, Mapping[int, Any]]) -> tuple[Layers, OtherDevices]:
     """The notes of this device, and those of others, both by kind of attention."""
-    own = {name: by_step for name, by_step in notes.items() if not name.endswith(ELSEWHERE)}
-    return own, {name.removesuffix(" elsewhere"): by_step for name, by_step in notes.items() if name.endswith(ELSEWHERE)}
+    own = {name: by_step for name, by_step in notes.items() if not name.endswith(OTHER_DEVICES)}
+    return own, {name.removesuffix(" of other devices"): by_step for name, by_step in notes.items() if name.endswith(OTHER_DEVICES)}
 
 
 def _by_part(counter: FlopCounterMode, spec: Spec) -> tuple[dict[str, int], tuple[str, ...]]:

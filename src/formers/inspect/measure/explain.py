@@ -12,8 +12,8 @@ from formers.attention import Attention
 from formers.core import FormersError, nearest
 from formers.family import MEMBERS
 from formers.inspect.measure.costs import SCORES, Cost, Costs, Layers
-from formers.inspect.measure.elsewhere import device_kind, layers_on
 from formers.inspect.measure.members import about, member_spec, spec_facts, stacks
+from formers.inspect.measure.other_devices import device_kind, layers_on
 from formers.inspect.measure.parameters import PARTS
 from formers.model import Spec
 from formers.model.save import find, read_config
@@ -24,7 +24,7 @@ LENGTHS = (128, 512, 2048, 8192, 32768)
 SHORT = (2, 8)
 """The same for a model that computes rows token by token."""
 SHOWN = ("cpu", "cuda", "mps")
-"""The kinds of devices whose executors stand side by side."""
+"""The kinds of devices whose executors are listed together."""
 LONGEST = 1 << 24
 """The largest length that is looked at."""
 

@@ -1,4 +1,4 @@
-"""The requests that every executor is checked with, and what dense attention makes of them on the CPU in float64.
+"""The requests that every executor is checked with, and their results by dense attention on the CPU in float64.
 
 Short rows: every pattern that options alone describe, over all keys, with rows that end early, of one query, and with a term by distance.
 Long rows: a few patterns at a length that reaches the executors for long rows and is no multiple of their blocks.
@@ -44,8 +44,8 @@ class Case(NamedTuple):
 def short_cases() -> Iterator[Case]:
     """Every pattern in short rows."""
     q, k, v = _inputs(SHORT)
-    everybody, last = Range(0, SHORT), Range(SHORT - 1, 1)
-    plain = Request(Full(), everybody, everybody, HEADS, WIDTH**-0.5)
+    everything, last = Range(0, SHORT), Range(SHORT - 1, 1)
+    plain = Request(Full(), everything, everything, HEADS, WIDTH**-0.5)
     for pattern in specimens():
         bound, name = pattern.at(0).of(SHORT), spell(pattern)
         yield Case(name, plain._replace(pattern=bound), (q, k, v))
@@ -58,8 +58,8 @@ def short_cases() -> Iterator[Case]:
 
 def long_cases() -> Iterator[Case]:
     """A few patterns in long rows; the first ones matter most."""
-    tensors, everybody = _inputs(LONG), Range(0, LONG)
-    plain = Request(Full(), everybody, everybody, HEADS, WIDTH**-0.5)
+    tensors, everything = _inputs(LONG), Range(0, LONG)
+    plain = Request(Full(), everything, everything, HEADS, WIDTH**-0.5)
     window, strided = Local(window=64), Strided(stride=24)
     bigbird = BigBird(block=24, random_blocks=2).at(0)
     valid = _valid(LONG, LONG - 70, 200)
@@ -146,7 +146,7 @@ def watched(length: int) -> Tensor:
 
 
 def _instances(cls: type[Pattern]) -> Iterator[Pattern]:
-    """Instances of a pattern whose options it accepts: numbers are tried from 3 down and up, until all fit together."""
+    """Instances of a pattern: for each combination of switches the first of 3, 2, 4 and 1 that it accepts as all of its sizes."""
     fields = {name: field for name, field in cls.model_fields.items() if field.is_required() or field.annotation is bool}
     switches = [name for name, field in fields.items() if field.annotation is bool]
     sizes = [name for name in fields if name not in switches]

@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from formers.attention.attend import choose
 from formers.attention.request import Request
 from formers.core import Range
-from formers.inspect.measure.elsewhere import as_on
+from formers.inspect.measure.other_devices import as_on
 from formers.inspect.measure.part_text import spell
 from formers.patterns import BigBird, Causal, Full, Local, Strided
 from formers.score import ByDistance
@@ -30,10 +30,10 @@ def runs_on(device: torch.device) -> dict[str, str]:
 def _requests() -> Iterator[tuple[str, Request, tuple[Tensor, Tensor, Tensor]]]:
     """Requests over rows of 4,096 tokens, and their q, k and v."""
     q, k, v = (torch.empty(2, HEADS, LENGTH, WIDTH, requires_grad=True) for _ in range(3))
-    everybody, valid = Range(0, LENGTH), torch.empty(2, LENGTH, dtype=torch.bool)
-    plain = Request(Full(), everybody, everybody, HEADS, WIDTH**-0.5)
+    everything, valid = Range(0, LENGTH), torch.empty(2, LENGTH, dtype=torch.bool)
+    plain = Request(Full(), everything, everything, HEADS, WIDTH**-0.5)
     window, bigbird = Local(window=128), BigBird(block=64).at(0)
-    term = ByDistance(q, k[0], None, everybody, everybody)
+    term = ByDistance(q, k[0], None, everything, everything)
     yield "Causal", plain._replace(pattern=Causal()), (q, k, v)
     yield "Full with padding", plain._replace(valid=valid), (q, k, v)
     yield spell(window), plain._replace(pattern=window), (q, k, v)

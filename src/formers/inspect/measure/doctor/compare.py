@@ -1,9 +1,9 @@
-"""Differences that rounding explains, and those that it does not.
+"""The difference of two results, and its limit for each precision.
 
 d(x, y) = max |x - y| / max(1, max |y|)        y: the CPU's result in float64, from inputs rounded to the precision that is checked
 
-float64 and float32 have fixed limits, which are far above rounding and far below a mistake. Half precision rounds the weights, the values
-and their gradients one after another: its limit is a few units of its rounding.
+float64 and float32 have fixed limits, which are far above rounding errors and far below those of a wrong result. Half precision rounds the
+weights, the values and their gradients one after another: its limit is a few units of its rounding.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether an executor drops attention weights as the equation says, although nobody knows which ones it drops.
+"""Whether attention dropout of an executor is correct, although it is not known in advance which weights it drops.
 
 o_ic = m_ij a_ij / (1 - p)        m_ij in {0, 1},  P(m_ij = 0) = p,  j = the one key whose value is 1 in column c
 
-So every output is 0 or a_ij / (1 - p), which tells m_ij; with m the gradients follow.
+So every output is 0 or a_ij / (1 - p), from which m_ij is read; the gradients follow from m.
 """
 
 from __future__ import annotations

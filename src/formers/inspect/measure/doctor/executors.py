@@ -1,6 +1,6 @@
 """Every executor on a device against dense on the CPU in float64: values and gradients.
 
-Executors and patterns are those that are registered: a new one is checked without a word here. An executor that compiles a kernel for each
+All registered executors and patterns are checked: a new one needs no change here. An executor that compiles a kernel for each
 case is checked on long rows only, which is where it runs.
 """
 
@@ -108,7 +108,7 @@ class ExecutorCheck:
         except KernelRefused as refusal:  # another executor computes it
             self.refused.setdefault(str(refusal), []).append(name)
             return
-        except Exception as error:  # whatever a kernel throws
+        except Exception as error:  # any error of a kernel
             self.wrong.append(f"{name}: {brief(error)}")
             return
         self.checked += 1

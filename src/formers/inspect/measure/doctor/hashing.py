@@ -1,7 +1,7 @@
 """LSH attention on a device against dense on the CPU in float64: output and gradients, in short and long rows.
 
 The buckets are those that the device computes, since rounding may change a hash; the reference attends to the same ones. How many tokens
-get another bucket than on the CPU is checked on its own.
+get another bucket than on the CPU is checked separately.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_hashing(case: Hashing, precision: str, device: torch.device) -> dict[s
         buckets = watch.notes["buckets"][0].cpu()
         found = _outcome(there, given, Context(Range(0, case.length), real), None)
         times = timed(lambda: _outcome(there, given, Context(Range(0, case.length), real), None), device, 3)
-    except Exception as error:  # whatever a kernel throws
+    except Exception as error:  # any error of a kernel
         return finding("attention", name, precision, wrong=brief(error))
     exact = there.cpu().double()
     wanted = _outcome(exact, given.detach().cpu().double().requires_grad_(), Context(Range(0, case.length), valid), buckets)

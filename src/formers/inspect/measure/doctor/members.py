@@ -52,7 +52,7 @@ class Losses(NamedTuple):
 
 
 def small_model(member: str) -> Model:
-    """A small model of a member, always with the same weights, none of which are 0: some heads and gates begin at 0, and hide the rest."""
+    """A small model of a member, always with the same weights, none of them 0: heads and gates that are 0 would hide errors of the rest."""
     torch.manual_seed(0)
     numbers = torch.Generator().manual_seed(0)
     model = create(member, **SIZES, **MEMBERS[member])
@@ -63,13 +63,13 @@ def small_model(member: str) -> Model:
 
 
 def check_training(member: str, precision: str, device: torch.device, on_cpu: dict[str, Losses]) -> dict[str, Any]:
-    """Training steps of a member in a precision against those of the CPU in float32, which `on_cpu` remembers."""
+    """Training steps of a member in a precision against those of the CPU in float32, which `on_cpu` caches."""
     name = f"training {member}"
     try:
         if member not in on_cpu:
             on_cpu[member] = train(small_model(member), "float32")
         found, wanted = train(small_model(member).to(device), precision), on_cpu[member]
-    except Exception as error:  # whatever a kernel throws
+    except Exception as error:  # any error of a kernel
         return finding("training", name, precision, wrong=brief(error))
     pairs = zip([*found.losses, found.norm], [*wanted.losses, wanted.norm], strict=True)
     away = [abs(ours - right) / right if math.isfinite(ours) else math.inf for ours, right in pairs]
@@ -117,7 +117,7 @@ def check_streaming(member: str, precision: str, device: torch.device) -> dict[s
     tokens = torch.randint(VOCAB, (BATCH, PROMPT + NEW), generator=torch.Generator().manual_seed(2))
     try:
         ours = _streamed(copy.deepcopy(model).to(TYPES[precision]).to(device), tokens.to(device))
-    except Exception as error:  # whatever a kernel throws
+    except Exception as error:  # any error of a kernel
         return finding("decoding", name, precision, wrong=brief(error))
     with torch.no_grad():
         wanted = model.to(TYPES[precision]).double()(tokens).logits
@@ -148,7 +148,7 @@ def check_generation(member: str, device: torch.device) -> dict[str, Any]:
     try:
         model = model.to(device)
         times = timed(lambda: found.append(_greedy(model, prompt)), device, 1)
-    except Exception as error:  # whatever a kernel throws
+    except Exception as error:  # any error of a kernel
         return finding("decoding", name, "float32", wrong=brief(error))
     same = (found[0] == wanted).all(dim=0)
     words = None if bool(same.all()) else f"token {int((~same).int().argmax())} is another than on the CPU"
@@ -174,7 +174,7 @@ def check_saving(member: str, device: torch.device) -> dict[str, Any]:
         with torch.no_grad():
             largest = difference(again(tokens).logits, model(tokens).logits.cpu().double())
         finish(device)
-    except Exception as error:  # whatever a kernel throws
+    except Exception as error:  # any error of a kernel
         return finding("saving", name, "float32", wrong=brief(error))
     words = "the weights differ" if not same else None if largest <= LIMITS["float32"] else f"largest difference {largest:.1e} in logits"
     return finding("saving", name, "float32", largest, wrong=words)

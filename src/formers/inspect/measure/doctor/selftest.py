@@ -1,7 +1,7 @@
 """The self-test of a device: `formers doctor --device NAME`.
 
 Every executor, LSH attention and decoding are compared with dense attention on the CPU in float64, and training steps and generated tokens
-of small models with those of the CPU. TF32 is off meanwhile, and everything is timed.
+of small models with those of the CPU. TF32 is off during the checks, and everything is timed.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ def self_test(name: str, tick: Tick | None = None) -> dict[str, Any]:
     later = _checks(device, usable)
     done, total = 0, len(EXECUTORS) * len(usable) + len(later)
 
-    def said(words: str) -> None:
+    def report(words: str) -> None:
         nonlocal done
         if tick is not None:
             tick(done, total, words)
         done += 1
 
     reset_peak(device)
-    executors = check_executors(str(device), True, usable, said)
+    executors = check_executors(str(device), True, usable, report)
     findings = []
     with warnings.catch_warnings(), float32_products(False, device):
         warnings.simplefilter("ignore")
         for words, check in later:
-            said(words)
+            report(words)
             findings.append(check())
     wrong = [f"{verdict['executor']}: {line}" for verdict in executors for line in verdict["wrong"]]
     wrong += [f"{one['what']}, {one['precision']}: {one['wrong']}" for one in findings if one["wrong"] is not None]
