@@ -17,7 +17,7 @@ from typing import Any
 
 HERE = Path(__file__).parent.parent
 LIMIT = 1.05
-TIMES = 3
+TIMES = 2
 ROUNDS = 3
 """Rounds of a bench in each process."""
 BENCHES = ("train", "decode", "attention", "linformer", "span", "recurrence", "recurrent", "pondering", "lsh", "evaluation", "images")

@@ -9,7 +9,7 @@ from torch import Tensor
 from accelerator.forced import BLOCK, cpu_gradients, equals_dense, forced, inputs
 from contracts.specimens import patterns
 from formers.attention.executors import flex, flex_lengths
-from formers.attention.executors.flex_kernel import CompiledKernel
+from formers.attention.executors.flex_kernel import LISTS, CompiledKernel
 from formers.attention.executors.flex_lists import Band, block_lists
 from formers.attention.request import Request
 from formers.core import FormersError, Range
@@ -164,3 +164,13 @@ def test_rows_of_different_lengths_need_no_wait(heads: int, monkeypatch: pytest.
             monkeypatch.setattr(Tensor, name, read)
         found = flex.block_mask(request, CPU)
     assert found.kv_indices.shape == (3, heads, 4, 4)
+
+
+def test_lists_of_blocks_are_contiguous() -> None:
+    """Kernels read them by their shapes."""
+    with forced():
+        n = 5 * BLOCK + 3
+        for pattern in (Local(window=3), BigBird(block=4, window=1).of(n)):
+            mask = flex.block_mask(Request(pattern, Range(0, n), Range(0, n), 2, 0.3), torch.device("cpu"))
+            lists = [getattr(mask, name) for name in LISTS]
+            assert all(x.is_contiguous() for x in lists if x is not None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from formers.cli.common import Json, Run, print_json
+from formers.cli.common import Device, Json, Run, print_json
 from formers.cli.prompts import Prompt
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ File = Annotated[
     typer.Option(metavar="FILE", help="Many texts: a text file of lines, a .jsonl of records with `text`, or - for standard input."),
 ]
 Checkpoint = Annotated[Literal["last", "best"], typer.Option(help="Which of the run's weights.")]
-Device = Annotated[str, typer.Option(help="The device: cpu, cuda, cuda:1, mps; auto takes the best available.")]
 Batch = Annotated[int, typer.Option(help="How many texts are read side by side.", min=1)]
 
 

@@ -14,6 +14,7 @@ from formers.attention.lsh.decisions import Decisions
 from formers.core import Context, Sizes, Slot
 from formers.core.allocator import release_memory
 from formers.core.context import norm
+from formers.core.devices import on_host
 from formers.core.state import LayerState
 from formers.depth.step_input import StepInput
 from formers.depth.taps import Taps
@@ -83,7 +84,7 @@ def checkpointed(block: nn.Module, x: Tensor, context: Context, past: BlockState
     decisions = Decisions()
 
     def through(x: Tensor) -> tuple[Tensor, BlockState, dict[str, Tensor]]:
-        if step % RELEASE_EVERY == 0 and x.device.type == "cpu" and not torch.compiler.is_compiling():
+        if step % RELEASE_EVERY == 0 and on_host(x) and not torch.compiler.is_compiling():
             release_memory()
         inside = replace(context, losses=dict(before)).with_channels(decisions)  # the second pass must not add its losses again
         y, state = block(x, inside, past, step)

@@ -31,6 +31,7 @@ from formers.attention.lsh.decisions import Decisions
 from formers.core import Context, Source, Watch
 from formers.core.allocator import release_memory
 from formers.core.context import norm
+from formers.core.devices import on_host
 from formers.core.state import LayerState
 from formers.model.replay import Casting, Randomness, replaying
 from formers.residual.norm import DropoutResidual
@@ -306,7 +307,7 @@ def _norm(ends: Ends, first: Tensor, second: Tensor) -> Tensor:
 
 def release_sometimes(i: int, x: Tensor) -> None:
     """Releases freed memory at every RELEASE_EVERY-th half step i, on a CPU."""
-    if i and i % RELEASE_EVERY == 0 and x.device.type == "cpu":
+    if i and i % RELEASE_EVERY == 0 and on_host(x):
         release_memory()
 
 

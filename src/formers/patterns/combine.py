@@ -17,7 +17,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from formers.core import FormersError, Range, StridedPositions
-from formers.core.compiler import concrete
+from formers.core.devices import readable
 from formers.core.positions import StaticPositions, union
 from formers.patterns.base import Integer, Pattern, bound, scanned
 from formers.patterns.bigbird import BigBird
@@ -262,5 +262,4 @@ def heads_in(head: int | Tensor) -> int:
     if isinstance(head, int):
         return head + 1
     # If the values cannot be read, or not without synchronising a device, the heads are 0, 1, ...: mask and executors pass these.
-    readable = head.device.type == "cpu" and concrete(head)
-    return int(head.max()) + 1 if readable else head.numel()
+    return int(head.max()) + 1 if readable(head) else head.numel()

@@ -30,9 +30,6 @@ from formers.patterns import Pattern
 from formers.patterns.plan import pairs
 from formers.patterns.text import pattern_of, pattern_text
 
-LARGE_TILE = 1 << 24
-"""Pairs per tile on other devices, where each step costs a kernel launch."""
-
 
 def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why attention cannot be split into pieces; None if it can."""
@@ -127,7 +124,7 @@ def _work(q: Tensor, pattern: Pattern, scale: float, dropout: float, seed: int) 
     heads, n = q.shape[1:3]
     dtype = wide(q.dtype)
     # Dropout masks are drawn per tile: tiles must not depend on the number of threads, which may change between the two passes.
-    limit = (TILE if dropout else TILE * torch.get_num_threads()) if q.device.type == "cpu" else LARGE_TILE
+    limit = TILE if dropout else TILE * torch.get_num_threads()
     rounds = [tiles(pattern, n, head if pattern.by_head else 0, limit, dtype, q.device, not dropout) for head in range(heads)]
     more = max(-n % unit for each in rounds for unit in units(each))
     return BlockedWork(rounds, dtype, more, scale, dropout, seed)

@@ -28,6 +28,7 @@ from formers.attention.executors.distance_rows import (
 from formers.attention.executors.tiles import EMPTY, LOG2E, wide
 from formers.attention.request import Request
 from formers.core import Range
+from formers.core.devices import on_host
 from formers.patterns import Causal, Local, Pattern
 from formers.score import ByDistance
 
@@ -52,7 +53,7 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
         return "the pattern is neither causal nor a causal window"
     if request.valid is not None or request.dropout:
         return "there is padding or dropout"
-    if q.device.type != "cpu":
+    if not on_host(q):
         return "its tiles are sized for the cache of a CPU"
     return "there are no keys at all" if request.keys.length == 0 or q.numel() == 0 else None
 

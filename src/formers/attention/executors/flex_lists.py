@@ -106,12 +106,12 @@ def listed(found: Marks, ragged: bool, masked: bool) -> Lists:
     """The lists of visible blocks; `ragged` and `masked` as in `block_lists`."""
     some, every = found
     if masked:
-        return *_listed(some), None, None, *_listed(some.mT), None, None
+        return *ordered(some), None, None, *ordered(some.mT), None, None
     if ragged:
         blocks = every.shape[-1]
         every = every & (torch.arange(blocks, device=every.device) < blocks - 1)
     some = some & ~every
-    return *_listed(some), *_listed(every), *_listed(some.mT), *_listed(every.mT)
+    return *ordered(some), *ordered(every), *ordered(some.mT), *ordered(every.mT)
 
 
 @cached(64)
@@ -130,9 +130,9 @@ def _cached_lists(
         return _lists(pattern, queries, keys, heads, device, size, band, ragged, masked)
 
 
-def _listed(marked: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of marked elements of each row, and all indices, those of marked elements first."""
-    order = torch.argsort(marked.to(torch.uint8), dim=-1, descending=True, stable=True)
+def ordered(marked: Tensor) -> tuple[Tensor, Tensor]:
+    """The number of marked elements of each row, and all indices, those of marked elements first; both contiguous, as kernels need them."""
+    order = torch.argsort(marked.to(torch.uint8, memory_format=torch.contiguous_format), dim=-1, descending=True, stable=True)
     return marked.sum(dim=-1, dtype=torch.int32), order.to(torch.int32)
 
 

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from formers.attention.executors import flex_dropout
 from formers.attention.executors.flex_kernel import MaskMod, flex_attention
+from formers.attention.executors.flex_lists import ordered
 from formers.attention.executors.flex_masks import number
 from formers.attention.executors.tiles import wide
 from formers.attention.lsh.hashing import Hashed
@@ -129,10 +130,4 @@ def _wrapping_blocks(tokens: Ranked, rules: Rules) -> BlockLists:
     spread = (high - low)[:, :, None] + (high - low)[:, None, :]
     rest = least % count[:, None, None]
     near = ((rest <= width) | (rest + spread >= count[:, None, None]))[:, None]
-    return BlockLists(*_listed(near), *_listed(near.mT.contiguous()))  # kernels need contiguous lists
-
-
-def _listed(marked: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of marked elements of each row, and all indices, those of marked elements first."""
-    order = torch.argsort(marked.to(torch.uint8), dim=-1, descending=True, stable=True)
-    return marked.sum(dim=-1, dtype=torch.int32), order.to(torch.int32)
+    return BlockLists(*ordered(near), *ordered(near.mT))

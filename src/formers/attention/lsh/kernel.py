@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from formers.attention.executors.blocked import LARGE_TILE, merge
+from formers.attention.executors.blocked import merge
 from formers.attention.executors.handles import HandleTable
 from formers.attention.executors.scratch import ScratchBuffers
 from formers.attention.executors.tiles import EMPTY, LOG2E, SHUT, wide
@@ -134,7 +134,7 @@ def backward(
 
 def _work(q: Tensor, rules: int, scale: float, dropout: float, seed: Tensor | None) -> LSHWork:
     # Dropout masks are drawn per tile: tiles must not depend on the number of threads, which may change between the two passes.
-    limit = (PAIRS if dropout else PAIRS * torch.get_num_threads()) if q.device.type == "cpu" else LARGE_TILE
+    limit = PAIRS if dropout else PAIRS * torch.get_num_threads()
     return LSHWork(RULES[rules], wide(q.dtype), limit, scale, dropout, 0 if seed is None else int(seed))
 
 
