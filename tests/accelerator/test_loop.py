@@ -67,6 +67,14 @@ def test_a_step_waits_once_and_an_evaluated_batch_once(text: Path, member: str, 
         assert counts.waits <= 3, str(counts)
 
 
+@sweep("options", [{}, {"clip_each": 0.1}])
+def test_it_trains_where_torch_lists_no_foreach_kernels(text: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    """As on MPS, where functions of torch refuse foreach=True."""
+    monkeypatch.setattr("torch.utils._foreach_utils._get_foreach_kernels_supported_devices", lambda: ["cuda"])
+    with use_test_device(float64=False, flex=False) as counts:
+        steps_on(counts, text, "decoder", **options)
+
+
 def test_a_classifier_and_pairs_are_evaluated_with_one_wait_a_batch(tmp_path: Path) -> None:
     labelled, pairs = tmp_path / "labelled.tsv", tmp_path / "pairs.tsv"
     labelled.write_text("".join(f"number {i}\t{'even' if i % 2 == 0 else 'odd'}\n" for i in range(200)))

@@ -50,9 +50,11 @@ def words(verb: str, runs: Path, device: str) -> list[str]:
     return [*verb.format(runs=runs).split(), "--device", device]
 
 
+@sweep("float64", [True, False])
 @sweep("verb", VERBS)
-def test_a_verb_computes_on_the_device(runs: Path, verb: str) -> None:
-    with use_test_device() as counts:
+def test_a_verb_computes_on_the_device(runs: Path, verb: str, float64: bool) -> None:
+    """Also on one without float64, such as MPS."""
+    with use_test_device(float64=float64) as counts:
         done = command(*words(verb, runs, NAME))
         assert done.returncode == 0, done.stderr
         assert counts.launches > 0

@@ -83,3 +83,14 @@ def test_gradients_are_clipped_together_or_each_by_itself():
 
     assert clipped(clip=0.3) == pytest.approx([0.3, 0.001, 0.0], rel=1e-4)
     assert clipped(clip_each=0.03, clip=1e-3) == pytest.approx([0.03, 0.01, 0.0])
+
+
+@sweep("size", [0.01, 30.0])
+def test_clipping_is_torchs_to_the_bit(size):
+    slopes = [torch.randn(shape, generator=torch.Generator().manual_seed(0)) * size for shape in ((3, 4), (5,), ())]
+    ours, others = ([nn.Parameter(torch.zeros_like(slope)) for slope in slopes] for _ in range(2))
+    for weight, other, slope in zip(ours, others, slopes, strict=True):
+        weight.grad, other.grad = slope.clone(), slope.clone()
+    assert clip(ours, Settings(clip=1.0)) == nn.utils.clip_grad_norm_(others, 1.0, foreach=True)
+    for weight, other in zip(ours, others, strict=True):
+        assert torch.equal(weight.grad, other.grad)

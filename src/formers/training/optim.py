@@ -36,6 +36,8 @@ DECAY = "decay"
 """The key of the weight decay in parameter groups of optimisers without decoupled weight decay."""
 EPSILON = 1e-10
 """Avoids a division by zero."""
+CLIP_EPSILON = 1e-6
+"""That of torch.nn.utils.clip_grad_norm_."""
 
 
 def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
@@ -82,11 +84,13 @@ def _decay(made: torch.optim.Optimizer, *_: object) -> None:
 @torch.no_grad()
 def clip(parameters: Iterable[Tensor], settings: Settings) -> Tensor:
     """Clips gradients as the settings say; returns their global norm before clipping, a number on their device, without reading it."""
-    there = [p for p in parameters if p.grad is not None]
-    if settings.clip_each is None:
-        return torch.nn.utils.clip_grad_norm_(there, settings.clip, foreach=True)
-    slopes = [p.grad for p in there if p.grad is not None]
+    slopes = [p.grad for p in parameters if p.grad is not None]
     norms = torch.stack(torch._foreach_norm(slopes))
+    if settings.clip_each is None:
+        # As torch.nn.utils.clip_grad_norm_, to the bit, whose foreach=True raises on MPS.
+        norm = torch.linalg.vector_norm(norms)
+        torch._foreach_mul_(slopes, (settings.clip / (norm + CLIP_EPSILON)).clamp(max=1.0))
+        return norm
     torch._foreach_mul_(slopes, list((settings.clip_each / (norms + EPSILON)).clamp(max=1.0).unbind()))  # E37
     return norms.norm()
 

@@ -47,7 +47,7 @@ def quantised(weights: Tensor, bits: int) -> bytes:
     """Weights in 0 ... 1 as unsigned integers of 8 or 16 bits, the lowest byte first: 0 stays 0, 1 is the largest, no weight moves
     by more than half a step.
     """
-    steps = weights.double().clamp(0.0, 1.0).mul(2**bits - 1).round().cpu().numpy()
+    steps = weights.cpu().double().clamp(0.0, 1.0).mul(2**bits - 1).round().numpy()
     return steps.astype(np.dtype(f"<u{bits // 8}")).tobytes()
 
 

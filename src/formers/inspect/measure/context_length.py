@@ -99,7 +99,7 @@ def context_losses(
                     found.append(_last(model, rows))
                     if progress is not None:
                         progress(len(some) * width)
-                made[width] = torch.cat(found).double().cpu()
+                made[width] = torch.cat(found).cpu().double()
     return torch.stack([made[min(c, _limit(spec) or c)] for c in contexts])
 
 

@@ -138,7 +138,7 @@ class Items(PonderMetrics):
         for side in self.most:
             for layer, taken in watch.notes[side + STEPS].items():
                 place, tokens = (side, layer), slice(self.extra[side], None)
-                n = taken[:, tokens].double().cpu()
+                n = taken[:, tokens].cpu().double()
                 real = n > 0
                 self.tokens.setdefault(place, []).append(n[real])
                 rows = n.sum(dim=1) / real.sum(dim=1).clamp(min=1)

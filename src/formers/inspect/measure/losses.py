@@ -82,7 +82,7 @@ def losses_by_position(
                 evaluated = targets != IGNORED
                 nats = token_cross_entropy(model, out.hidden, targets)
                 width = targets.shape[1]
-                sums[:width] += nats.double().masked_fill(~evaluated, 0.0).sum(dim=0).cpu()
+                sums[:width] += nats.masked_fill(~evaluated, 0.0).cpu().double().sum(dim=0)
                 counts[:width] += evaluated.sum(dim=0).cpu()
             if progress is not None:
                 progress(min(int(counts.sum()), limit), limit)

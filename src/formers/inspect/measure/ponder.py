@@ -168,9 +168,9 @@ def ponders(notes: Notes, labels: Mapping[str, list[str]]) -> list[Ponder]:
     for side in sorted(labels, reverse=True):
         taken = notes.get(side + STEPS, {})
         for layer in sorted(taken):
-            n, r = (notes[side + kind][layer][0].double().cpu() for kind in (STEPS, REMAINDER))
+            n, r = (notes[side + kind][layer][0].cpu().double() for kind in (STEPS, REMAINDER))
             title = title_of(side, layer if len(taken) > 1 else None, len(labels) > 1)
-            found.append(Ponder(title, labels[side], all_halting(notes[side + HALTING], layer)[0].double().cpu(), n, r))
+            found.append(Ponder(title, labels[side], all_halting(notes[side + HALTING], layer)[0].cpu().double(), n, r))
     return found
 
 

@@ -71,7 +71,7 @@ def spans_of(model: Model, text: str | None = None, name: str = "") -> Spans:
     tokens = _tokens(model, text)
     notes = model.inspect(tokens).notes
     # (layers, tokens, heads), one token where all have the same.
-    z = torch.stack([(s[0] if by_token else s[None]) for s in notes["span by token" if by_token else "span"]]).double().cpu()
+    z = torch.stack([(s[0] if by_token else s[None]) for s in notes["span by token" if by_token else "span"]]).cpu().double()
     if not z.isfinite().all():
         raise FormersError(f"the spans of {name} are not finite: the training has diverged; use an earlier checkpoint.")
     read = (torch.ceil(score.ramp + z) - 1).clamp(0, score.span)

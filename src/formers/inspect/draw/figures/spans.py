@@ -73,7 +73,7 @@ class TwoHeads(Figure):
         figure = wide_figure(path, 4.4)
         values = []
         for axes, (layer, head) in zip(figure.subplots(2, 1, sharex=True), heads, strict=True):
-            z, weights = float(spans[layer, head]), maps[layer][0, head, -1].double()
+            z, weights = float(spans[layer, head]), maps[layer][0, head, -1].cpu().double()
             mask = soft_mask(torch.tensor(z, dtype=torch.float64), score.ramp, len(ids)).flip(0)
             _bars(axes, weights, mask, f"layer {layer}, head {head}: span z = {z:.3g}")
             values.append({"layer": layer, "head": head, "span": z, "weights": weights.tolist(), "mask": mask.tolist()})
@@ -108,7 +108,7 @@ def _spanned(model: Model) -> StackModel:
 
 def _spans(model: Model) -> Tensor:
     """z (layers, heads) of a model."""
-    found = [module.spans().detach().double() for module in model.modules() if isinstance(module, SpanScore)]
+    found = [module.spans().detach().cpu().double() for module in model.modules() if isinstance(module, SpanScore)]
     return torch.stack(found)
 
 
