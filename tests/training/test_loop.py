@@ -384,7 +384,7 @@ def test_fp16_scales_the_loss_and_an_overflow_is_no_bad_step(text):
 
 @pytest.mark.slow
 def test_a_compiled_step_is_the_same_step(text, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda m: compiled(m, backend="aot_eager"))
+    monkeypatch.setattr(torch, "compile", lambda m, **sizes: compiled(m, backend="aot_eager", **sizes))
     found = [formers.train("decoder", text, steps=3, compile=c, **TINY).results["loss"] for c in (False, True)]
     assert found[0] == pytest.approx(found[1], abs=1e-5)
 
