@@ -7,6 +7,7 @@ The batch of a step does not depend on the number of processes, so a run may be 
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -108,7 +109,8 @@ def join(world: World, device: torch.device) -> bool:
 
 
 def leave() -> None:
-    """Destroys the process group."""
+    """Destroys the process group, after what wrapped modules left of it: reference cycles would end after the group."""
+    gc.collect()
     torch.distributed.destroy_process_group()
 
 

@@ -209,6 +209,7 @@ def _fit(trainer: Trainer, folder: Path | None, facts: dict[str, Any], quiet: bo
         if folder is not None and first:
             describe(folder, {**facts, "finished": True, "steps": trainer.step, "results": results})
     trainer.world.wait()
+    trainer.module = trainer.model  # the wrapper for several processes must not outlive their group: its end could wait forever
     return Trained(trainer.model.eval(), results, trainer.task)
 
 
