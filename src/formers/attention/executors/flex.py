@@ -14,7 +14,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from formers.attention.executors import flex_dropout, flex_terms
-from formers.attention.executors.flex_kernel import KERNELS, LISTS, KernelRefused, MaskMod, RefusedKernels, flex_attention, flex_output
+from formers.attention.executors.flex_kernel import (
+    LISTS,
+    NARROWEST,
+    KernelRefused,
+    MaskMod,
+    RefusedKernels,
+    dtype_unsupported,
+    flex_attention,
+    flex_output,
+)
 from formers.attention.executors.flex_lengths import by_row, known_by_length
 from formers.attention.executors.flex_lists import Band, Lists, block_lists, listed
 from formers.attention.executors.flex_masks import number, position_mask, request_mask
@@ -31,11 +40,8 @@ BLOCK = 128
 """Queries and keys per block."""
 SHORTEST = 512
 """Below this length the fused kernel with a mask is as fast."""
-NARROWEST = 16
-"""The smallest width of a head for which torch has kernels on accelerators."""
 LARGEST_TABLE = 1 << 26
 """The largest table of blocks, in bytes."""
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 REFUSED = RefusedKernels()
 """The refused kernels, by `_kind`."""
@@ -52,8 +58,8 @@ def unsupported(request: Request, q: Tensor, k: Tensor, v: Tensor) -> str | None
         return "there are no keys at all, or no queries"
     if isinstance(request.bias, Tensor) or (host and request.bias is not None):
         return "a term is added to the scores"
-    if q.dtype not in DTYPES and q.device.type not in KERNELS:
-        return f"FlexAttention has no kernel for {str(q.dtype).removeprefix('torch.')}"
+    if (why := dtype_unsupported(q)) is not None:
+        return why
     if host:
         return _unsupported_on_cpu(request, q, k, v)
     if min(q.shape[3], v.shape[3]) < NARROWEST:

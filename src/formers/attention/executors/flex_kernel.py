@@ -48,6 +48,17 @@ class Kernel(Protocol):
 
 KERNELS: dict[str, Kernel] = {}
 """Kernels by the type of device; others use torch's compiled FlexAttention."""
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""The dtypes of torch's kernels."""
+NARROWEST = 16
+"""The smallest width of a head for which torch has kernels on accelerators."""
+
+
+def dtype_unsupported(x: Tensor) -> str | None:
+    """Why there is no kernel for the dtype of a tensor; None if there is. A registered kernel takes every dtype."""
+    if x.dtype in DTYPES or x.device.type in KERNELS:
+        return None
+    return f"FlexAttention has no kernel for {str(x.dtype).removeprefix('torch.')}"
 
 
 class KernelRefused(Exception):

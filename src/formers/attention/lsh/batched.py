@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from formers.attention.executors import flex_dropout
-from formers.attention.executors.flex_kernel import MaskMod, flex_attention
+from formers.attention.executors.flex_kernel import NARROWEST, MaskMod, flex_attention
 from formers.attention.executors.flex_lists import ordered
 from formers.attention.executors.flex_masks import number
 from formers.attention.executors.tiles import wide
@@ -27,8 +27,6 @@ from formers.attention.shared_qk import unit_keys
 
 BLOCK = 128
 """Queries and keys per block of FlexAttention; lengths are rounded up to a multiple of it."""
-NARROWEST = 16
-"""FlexAttention's smallest head width; smaller ones are filled up with zeros, which add nothing to scores."""
 
 
 def attend(q: Tensor, v: Tensor, hashed: Hashed, rules: Rules, scale: float, real: Tensor | None, dropout: float) -> Tensor:
@@ -54,7 +52,7 @@ def keys_of(queries: Tensor, rules: Rules) -> Tensor:
 
 
 def _widened(x: Tensor) -> Tensor:
-    """x (..., width) with at least NARROWEST columns."""
+    """x (..., width) with at least NARROWEST columns: further ones are zeros, which add nothing to scores."""
     return x if x.shape[-1] >= NARROWEST else F.pad(x, (0, NARROWEST - x.shape[-1]))
 
 

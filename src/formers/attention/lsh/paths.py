@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from formers.attention.attend import Choice, Verdict
-from formers.attention.executors.flex_kernel import KERNELS, KernelRefused, RefusedKernels
+from formers.attention.executors.flex_kernel import KernelRefused, RefusedKernels, dtype_unsupported
 from formers.attention.lsh.reference import Rules
 from formers.core.devices import capabilities, on_host
 
@@ -21,8 +21,6 @@ log = logging.getLogger(__name__)
 
 SHORT = 384
 """Up to this length the fused kernel over all pairs is faster than sorting."""
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""The dtypes of torch's FlexAttention kernels."""
 PATHS = {
     "sdpa": "torch's fused kernel over all pairs, with those of different buckets masked",
     "hashed": "tokens sorted by bucket, in tiles of chunks",
@@ -98,8 +96,8 @@ def _no_flex(q: Tensor, rules: Rules, rounds: int) -> str | None:
     device = q.device.type
     if not capabilities(q.device).flex:
         return f"FlexAttention has no kernels on {device}"
-    if q.dtype not in DTYPES and device not in KERNELS:
-        return f"FlexAttention has no kernel for {str(q.dtype).removeprefix('torch.')}"
+    if (why := dtype_unsupported(q)) is not None:
+        return why
     if rules.across_buckets and rules.wrap == "rounds" and 1 + rules.look_back + rules.look_ahead > rounds:
         return "a window of more chunks than rounds may contain a key several times in a short row"
     return None if torch.compiler.is_compiling() else REFUSED.why(_kind(q, rules, rounds))
